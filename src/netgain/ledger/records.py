@@ -1,0 +1,126 @@
+"""What the engine writes down: steps with their composition, handoffs with their cost, requests with their stages."""
+
+from enum import StrEnum
+
+import msgspec
+
+from netgain.ledger.stage import Stage
+from netgain.ledger.timeline import Interval
+
+
+class HandoffKind(StrEnum):
+    DRAFT_VERIFY = "draft_verify"
+    COLLECTIVE = "collective"
+    ACTIVATION = "activation"
+    EXPERT = "expert"
+    KV_TRANSFER = "kv_transfer"
+    KV_TIER = "kv_tier"
+    RETRIEVE = "retrieve"
+
+
+class Handoff(msgspec.Struct, frozen=True, kw_only=True):
+    """One passing-on of work or data. `hidden_s` of `busy_s` ran behind something else; None = not known."""
+
+    kind: HandoffKind
+    source: str
+    target: str
+    at_s: float
+    bytes: int
+    used_tokens: int
+    wasted_tokens: int
+    waited_s: float
+    busy_s: float
+    hidden_s: float | None = None
+    failed: bool = False
+    request_id: str | None = None
+
+
+class StepShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's part of one step. `own_s` is what the part would cost alone (None: no cost curve yet);
+    `stall_s` is the rest of the step's wall time, caused by what was batched with it."""
+
+    request_id: str
+    stage: Stage
+    prefill_tokens: int
+    decode_tokens: int
+    draft_tokens: int
+    committed_tokens: int
+    context_tokens: int
+    own_s: float | None
+    stall_s: float | None
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of the step loop; stamps are the host's monotonic seconds, in this order."""
+
+    index: int
+    started_s: float
+    scheduled_s: float
+    drafted_s: float
+    executed_s: float
+    finished_s: float
+    shares: tuple[StepShare, ...]
+    waiting: int
+    running: int
+    free_blocks: int
+
+
+class DraftCounts(msgspec.Struct, kw_only=True):
+    """Speculation of one request. `drafted[i]`/`accepted[i]` count drafts that reached position i and those accepted
+    there, so accepted/drafted is unconditional survival; `by_length[k][a]` counts verify steps of k drafts with a accepted."""
+
+    steps: int = 0
+    drafted: list[int] = msgspec.field(default_factory=list)
+    accepted: list[int] = msgspec.field(default_factory=list)
+    by_length: dict[int, list[int]] = msgspec.field(default_factory=dict)
+
+    def add(self, drafted: int, accepted: int) -> None:
+        self.steps += 1
+        while len(self.drafted) < drafted:
+            self.drafted.append(0)
+            self.accepted.append(0)
+        for position in range(drafted):
+            self.drafted[position] += 1
+        for position in range(accepted):
+            self.accepted[position] += 1
+        histogram = self.by_length.setdefault(drafted, [0] * (drafted + 1))
+        histogram[accepted] += 1
+
+
+class EngineTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine knows of a finished request; the API process adds its own intervals around it. `own_s` and
+    `stall_s` split the request's step time into its own cost and waiting for batch neighbours (None: no cost curve)."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    preemptions: int
+    first_token_s: float | None
+    intervals: tuple[Interval, ...]
+    drafts: DraftCounts
+    own_s: float | None = None
+    stall_s: float | None = None
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One served request (one choice). `stages` tile [received_s, finished_s]; `ttft_stages` tile [received_s, first_token_s]."""
+
+    request_id: str
+    choice: int
+    model: str
+    received_s: float
+    first_token_s: float | None
+    finished_s: float
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    preemptions: int
+    stages: dict[Stage, float]
+    ttft_stages: dict[Stage, float] | None
+    drafts: DraftCounts
+    own_s: float | None = None
+    stall_s: float | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    output_ids: tuple[int, ...] | None = None
+    error: str | None = None

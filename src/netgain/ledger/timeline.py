@@ -1,0 +1,62 @@
+"""A request's time, tiled by stages: intervals are measured where they happen, and what no interval covers is unattributed."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from netgain.ledger.stage import PRECEDENCE, Stage
+
+
+class Interval(msgspec.Struct, frozen=True, array_like=True):
+    """One measured wait, in seconds of the host's monotonic clock."""
+
+    stage: Stage
+    start_s: float
+    end_s: float
+
+
+class Timeline:
+    """The intervals of one request (one choice), in the order in which they were measured."""
+
+    __slots__ = ("intervals",)
+
+    def __init__(self, intervals: Iterable[Interval] = ()) -> None:
+        self.intervals: list[Interval] = list(intervals)
+
+    def add(self, stage: Stage, start_s: float, end_s: float) -> None:
+        """Record that the request waited for `stage`; joins the last interval when it continues it."""
+        if self.intervals:
+            last = self.intervals[-1]
+            if last.stage is stage and last.end_s == start_s:
+                self.intervals[-1] = Interval(stage, last.start_s, end_s)
+                return
+        self.intervals.append(Interval(stage, start_s, end_s))
+
+    def totals(self, start_s: float, end_s: float) -> dict[Stage, float]:
+        """Seconds per stage over [start_s, end_s]; they add up to its length, `unattributed` included."""
+        return tile(self.intervals, start_s, end_s)
+
+
+_RANK = {stage: rank for rank, stage in enumerate(PRECEDENCE)}
+
+
+def tile(intervals: Iterable[Interval], start_s: float, end_s: float) -> dict[Stage, float]:
+    """Tile [start_s, end_s] with `intervals`, by precedence where they overlap. Returns only stages that occur."""
+    edges: list[tuple[float, int, int]] = []
+    for interval in intervals:
+        begin, end = max(interval.start_s, start_s), min(interval.end_s, end_s)
+        if end > begin:
+            rank = _RANK[interval.stage]
+            edges.append((begin, rank, 1))
+            edges.append((end, rank, -1))
+    edges.sort()
+    active = [0] * len(PRECEDENCE)
+    totals: dict[Stage, float] = {}
+    at = start_s
+    for time_s, rank, change in (*edges, (end_s, 0, 0)):
+        if time_s > at:
+            stage = next((PRECEDENCE[r] for r, n in enumerate(active) if n), Stage.UNATTRIBUTED)
+            totals[stage] = totals.get(stage, 0.0) + (time_s - at)
+            at = time_s
+        active[rank] += change
+    return totals

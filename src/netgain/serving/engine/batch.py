@@ -1,0 +1,50 @@
+"""What one step computes (Batch) and what comes out (StepResult): plain data between the step loop and any executor."""
+
+import msgspec
+import numpy as np
+
+from netgain.ledger.stage import Stage
+from netgain.serving.engine.request import SamplingParams
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive tokens of one request, computed in one step.
+
+    `tokens` stand at positions start, start+1, ...; their KV goes to `block_table` (block ids of the whole request, in
+    order). The last `rows` tokens need logits, and row i chooses the token at position start + len(tokens) - rows + i + 1.
+    With `laws`, the processed probabilities of every row are returned as well as the choices.
+    """
+
+    request_id: str
+    stage: Stage
+    tokens: tuple[int, ...]
+    start: int
+    block_table: tuple[int, ...]
+    rows: int
+    drafts: int
+    sampling: SamplingParams
+    choice: int
+    laws: bool = False
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The segments of one step, at most one per request."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(segment.tokens) for segment in self.segments)
+
+
+class SegmentResult(msgspec.Struct, frozen=True):
+    """`choices[i]` is the token chosen by row i; `laws` is float64 [rows, vocab] where asked for, else None."""
+
+    choices: tuple[int, ...]
+    laws: np.ndarray | None = None
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """One result per segment of the batch, in order."""
+
+    segments: tuple[SegmentResult, ...]

@@ -1,0 +1,79 @@
+"""The seams of the step loop: who executes a batch, who proposes drafts, who verifies them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from netgain.serving.engine.batch import Batch, StepResult
+
+
+class Executor(Protocol):
+    """Runs batches. Owns weights and KV memory; the block tables in a batch stay valid until `execute` returns."""
+
+    async def execute(self, batch: Batch) -> StepResult:
+        """Compute the batch. Raises ExecutorFailed with a named cause; the KV of the batch's rows is then undefined."""
+        ...
+
+    def close(self) -> None:
+        """Give back memory and processes; may be called twice."""
+        ...
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """Proposed continuation. `laws` is q as it was sampled, float64 [len(tokens), vocab]; None means one-hot q."""
+
+    tokens: tuple[int, ...]
+    laws: np.ndarray | None = None
+
+
+class Proposer(Protocol):
+    """Guesses what a request says next. May keep state per request; `forget` gives it back."""
+
+    def propose(self, request_id: str, tokens: Sequence[int], limit: int) -> Draft:
+        """At most `limit` tokens that may follow `tokens` (prompt and committed output; grows between calls)."""
+        ...
+
+    def forget(self, request_id: str) -> None:
+        """The request ended, or its tokens will be replaced; unknown ids are ignored."""
+        ...
+
+
+class Noise(Protocol):
+    """The randomness of one request and choice, as a function of position. Injected, so that tests can enumerate it."""
+
+    def accept(self, position: int, ratio: float) -> bool:
+        """True with probability min(1, ratio): shall the draft at `position` stay?"""
+        ...
+
+    def draw(self, position: int, law: np.ndarray) -> int:
+        """A token for `position` from unnormalised `law` [vocab], independent of `accept` at the same position."""
+        ...
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What the target model said to the last token and the drafts: k+1 rows for k drafts.
+
+    `choices` is what the ordinary sampler chose from each row with the noise of that row's position; `laws` [k+1, vocab]
+    are the probabilities after temperature, top-k and top-p (None unless the verifier's `needs_laws`).
+    """
+
+    choices: tuple[int, ...]
+    laws: np.ndarray | None
+
+
+class Verifier(Protocol):
+    """Decides which drafts stand. Returns the committed tokens: accepted drafts, then exactly one more."""
+
+    @property
+    def needs_laws(self) -> bool: ...
+
+    @property
+    def token_identical(self) -> bool:
+        """Whether the output equals the one without speculation, token for token (else: the same distribution)."""
+        ...
+
+    def verify(self, draft: Draft, target: Target, noise: Noise, position: int) -> tuple[int, ...]:
+        """`position` is where the first draft stands."""
+        ...

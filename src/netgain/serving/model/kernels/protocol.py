@@ -1,0 +1,74 @@
+"""What a model needs from a device: the few operations whose bits must not depend on what shares the batch."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Weight(Protocol):
+    """A matrix [out_features, in_features] packed for one Kernels implementation; made by its `pack_*` methods."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class AttentionPlan(Protocol):
+    """Where the rows of a batch stand, prepared once per step and used by every layer (see Kernels.plan)."""
+
+
+class Kernels(Protocol):
+    """Batch-invariant operations: every output row has the same bits whatever rows stand beside it, however the prompt
+    was chunked, with any thread count. Activations are contiguous float32 [rows, features]."""
+
+    name: str  # part of the numerics id: kernel path, instruction set and version
+
+    def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> Weight:
+        """From float [out, in]; stored as `dtype` (float32 or bfloat16), products accumulated in float32."""
+        ...
+
+    def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> Weight:
+        """From raw GGUF Q4_1 rows (uint8 [out, in/32*20]); activations are rounded to int8 per group of 32."""
+        ...
+
+    def pack_q8_0(self, blocks: Tensor, shape: tuple[int, int]) -> Weight:
+        """From raw GGUF Q8_0 rows (uint8 [out, in/32*34]); activations are rounded to int8 per group of 32."""
+        ...
+
+    def linear(self, x: Tensor, weight: Weight) -> Tensor:
+        """x [rows, in] -> [rows, out]."""
+        ...
+
+    def embed(self, tokens: Tensor, weight: Weight) -> Tensor:
+        """tokens int64 [rows] -> dequantised float32 rows [rows, in] of `weight`."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """[rows, 2*ffn] (gate first) -> silu(gate) * up [rows, ffn]."""
+        ...
+
+    def rope(self, x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate halves (Hugging Face layout) of x [rows, heads*dim]; cos, sin float32 [rows, dim/2]."""
+        ...
+
+    def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> AttentionPlan:
+        """positions int64 [rows], segment_of_row int64 [rows], block_tables int32 [segments, blocks] (padded with -1)."""
+        ...
+
+    def store_kv(
+        self, keys: Tensor, values: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan
+    ) -> None:
+        """Write keys/values [rows, kv_heads*dim] into the paged cache [blocks, block_tokens, kv_heads, dim] (bf16 or fp32)."""
+        ...
+
+    def attention(self, q: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan, heads: int) -> Tensor:
+        """Causal attention of each row over positions 0..its own, reading K and V as stored, also the current chunk's.
+
+        q [rows, heads*dim] -> [rows, heads*dim], scaled by 1/sqrt(dim), grouped heads (heads % kv_heads == 0).
+        """
+        ...
