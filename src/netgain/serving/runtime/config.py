@@ -27,15 +27,19 @@ class Settings(BaseModel):
 class ModelSettings(Settings):
     """Which weights are served and how they are computed."""
 
-    source: str = Field("default", min_length=1, description="'default', a folder, a .gguf file or a Hugging Face id")
-    name: str | None = Field(None, min_length=1, description="name in the API; by default the model's own")
+    source: str = Field(
+        default="default", min_length=1, description="'default', a folder, a .gguf file or a Hugging Face id"
+    )
+    name: str | None = Field(default=None, min_length=1, description="name in the API; by default the model's own")
     dtype: Literal["auto", "bf16", "fp32"] = Field(
-        "auto", description="auto keeps the checkpoint's (quantised stay so)"
+        default="auto", description="auto keeps the checkpoint's (quantised stay so)"
     )
     kv_dtype: Literal["auto", "bf16", "fp32"] = "auto"
     kernels: Literal["auto", "compiled", "torch"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int | None = Field(None, ge=1, le=1024, description="compute threads; by default one per available core")
+    threads: int | None = Field(
+        default=None, ge=1, le=1024, description="compute threads; by default one per available core"
+    )
 
 
 class CacheSettings(Settings):
@@ -43,7 +47,7 @@ class CacheSettings(Settings):
 
     block_tokens: Literal[8, 16, 32, 64, 128] = 16
     kv_tokens: int | None = Field(
-        None, ge=1, description="capacity in tokens; by default chosen from memory and limits"
+        default=None, ge=1, description="capacity in tokens; by default chosen from memory and limits"
     )
     prefix_caching: bool = True
 
@@ -51,10 +55,14 @@ class CacheSettings(Settings):
 class SchedulerSettings(Settings):
     """What one step may hold and how much may wait."""
 
-    max_batch_tokens: int = Field(512, ge=1, description="tokens computed in one step, prefill and decode together")
-    max_running: int = Field(32, ge=1, description="requests that hold KV at the same time")
-    max_waiting: int = Field(256, ge=0, description="queued requests; one more is refused (429)")
-    max_model_len: int | None = Field(None, ge=2, description="prompt and output tokens; by default the model's limit")
+    max_batch_tokens: int = Field(
+        default=512, ge=1, description="tokens computed in one step, prefill and decode together"
+    )
+    max_running: int = Field(default=32, ge=1, description="requests that hold KV at the same time")
+    max_waiting: int = Field(default=256, ge=0, description="queued requests; one more is refused (429)")
+    max_model_len: int | None = Field(
+        default=None, ge=2, description="prompt and output tokens; by default the model's limit"
+    )
 
     @model_validator(mode="after")
     def _budget_covers_running(self) -> Self:
@@ -70,9 +78,9 @@ class SpeculationSettings(Settings):
     """Drafting. `coupled` keeps the output token-identical, `rejection` keeps its distribution."""
 
     method: Literal["none", "ngram"] = "none"
-    k: int = Field(4, ge=1, le=64, description="drafts per verify step, at most")
-    lookup_min: int = Field(2, ge=1, description="shortest suffix looked up in the request's own tokens")
-    lookup_max: int = Field(4, ge=1, description="longest suffix looked up")
+    k: int = Field(default=4, ge=1, le=64, description="drafts per verify step, at most")
+    lookup_min: int = Field(default=2, ge=1, description="shortest suffix looked up in the request's own tokens")
+    lookup_max: int = Field(default=4, ge=1, description="longest suffix looked up")
     verifier: Literal["coupled", "rejection"] = "coupled"
 
     @model_validator(mode="after")
@@ -94,33 +102,39 @@ class EngineConfig(Settings):
 class LimitSettings(Settings):
     """What one HTTP request may ask for."""
 
-    max_body_bytes: int = Field(4 << 20, ge=1024)
-    max_tokens: int | None = Field(None, ge=1, description="cap on max_tokens; by default the model's length alone")
-    max_choices: int = Field(16, ge=1, le=128, description="largest n")
-    max_prompts: int = Field(64, ge=1, le=1024, description="prompts in one /v1/completions request")
+    max_body_bytes: int = Field(default=4 << 20, ge=1024)
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="cap on max_tokens; by default the model's length alone"
+    )
+    max_choices: int = Field(default=16, ge=1, le=128, description="largest n")
+    max_prompts: int = Field(default=64, ge=1, le=1024, description="prompts in one /v1/completions request")
 
 
 class FleetSettings(Settings):
     """How engine processes are watched and replaced."""
 
-    start_timeout_s: float = Field(600.0, gt=0, description="loading longer than this counts as a failure")
-    heartbeat_s: float = Field(0.5, gt=0, le=10, description="an engine process reports at least this often")
+    start_timeout_s: float = Field(default=600.0, gt=0, description="loading longer than this counts as a failure")
+    heartbeat_s: float = Field(default=0.5, gt=0, le=10, description="an engine process reports at least this often")
     hang_timeout_s: float = Field(
-        10.0, gt=0, description="silence longer than this kills and restarts the engine process"
+        default=10.0, gt=0, description="silence longer than this kills and restarts the engine process"
     )
     restart_backoff_s: float = Field(
-        0.5, ge=0, description="wait before the first restart; doubles per failure in a row"
+        default=0.5, ge=0, description="wait before the first restart; doubles per failure in a row"
     )
-    restart_backoff_max_s: float = Field(30.0, ge=0)
-    stop_timeout_s: float = Field(5.0, gt=0, description="an engine process that has not ended by then is killed")
+    restart_backoff_max_s: float = Field(default=30.0, ge=0)
+    stop_timeout_s: float = Field(
+        default=5.0, gt=0, description="an engine process that has not ended by then is killed"
+    )
 
 
 class ServerConfig(Settings):
     """A served engine: `netgain serve` prints it whole and stores it with every result."""
 
     host: str = "127.0.0.1"
-    port: int = Field(8000, ge=0, le=65535, description="0 takes a free one")
-    records: str | None = Field(None, min_length=1, description="JSONL file that request records are appended to")
+    port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free one")
+    records: str | None = Field(
+        default=None, min_length=1, description="JSONL file that request records are appended to"
+    )
     limits: LimitSettings = LimitSettings()
     fleet: FleetSettings = FleetSettings()
     engine: EngineConfig = EngineConfig()
