@@ -55,8 +55,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     started_s: float
-    scheduled_s: float
     drafted_s: float
+    scheduled_s: float
     executed_s: float
     finished_s: float
     shares: tuple[StepShare, ...]
@@ -67,14 +67,20 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class DraftCounts(msgspec.Struct, kw_only=True):
     """Speculation of one request. `drafted[i]`/`accepted[i]` count drafts that reached position i and those accepted
-    there, so accepted/drafted is unconditional survival; `by_length[k][a]` counts verify steps of k drafts with a accepted."""
+    there, so accepted/drafted is unconditional survival; `by_length[k][a]` counts verify steps of k drafts with a accepted.
+    `refused` counts calls of `add` with impossible numbers, which change nothing else."""
 
     steps: int = 0
     drafted: list[int] = msgspec.field(default_factory=list)
     accepted: list[int] = msgspec.field(default_factory=list)
     by_length: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    refused: int = 0
 
     def add(self, drafted: int, accepted: int) -> None:
+        """Count one verify step: 0 <= accepted <= drafted, else it is refused (a fault in counting never stops a step)."""
+        if not 0 <= accepted <= drafted:
+            self.refused += 1
+            return
         self.steps += 1
         while len(self.drafted) < drafted:
             self.drafted.append(0)
@@ -83,7 +89,9 @@ class DraftCounts(msgspec.Struct, kw_only=True):
             self.drafted[position] += 1
         for position in range(accepted):
             self.accepted[position] += 1
-        histogram = self.by_length.setdefault(drafted, [0] * (drafted + 1))
+        histogram = self.by_length.get(drafted)
+        if histogram is None:
+            histogram = self.by_length[drafted] = [0] * (drafted + 1)
         histogram[accepted] += 1
 
 

@@ -24,7 +24,9 @@ class Timeline:
         self.intervals: list[Interval] = list(intervals)
 
     def add(self, stage: Stage, start_s: float, end_s: float) -> None:
-        """Record that the request waited for `stage`; joins the last interval when it continues it."""
+        """Record that the request waited for `stage`; joins the last interval when it continues it, drops an empty one."""
+        if not end_s > start_s:
+            return
         if self.intervals:
             last = self.intervals[-1]
             if last.stage is stage and last.end_s == start_s:
@@ -37,6 +39,7 @@ class Timeline:
         return tile(self.intervals, start_s, end_s)
 
 
+# UNATTRIBUTED has no rank: an interval that says "unattributed" covers nothing.
 _RANK = {stage: rank for rank, stage in enumerate(PRECEDENCE)}
 
 
@@ -45,18 +48,22 @@ def tile(intervals: Iterable[Interval], start_s: float, end_s: float) -> dict[St
     edges: list[tuple[float, int, int]] = []
     for interval in intervals:
         begin, end = max(interval.start_s, start_s), min(interval.end_s, end_s)
-        if end > begin:
-            rank = _RANK[interval.stage]
+        rank = _RANK.get(interval.stage)
+        if end > begin and rank is not None:
             edges.append((begin, rank, 1))
             edges.append((end, rank, -1))
     edges.sort()
-    active = [0] * len(PRECEDENCE)
+    edges.append((end_s, 0, 0))
+    counts = [0] * len(PRECEDENCE)
+    # Bit r is set while an interval of rank r is open, so the lowest set bit is the stage that is waited for.
+    active = 0
     totals: dict[Stage, float] = {}
     at = start_s
-    for time_s, rank, change in (*edges, (end_s, 0, 0)):
+    for time_s, rank, change in edges:
         if time_s > at:
-            stage = next((PRECEDENCE[r] for r, n in enumerate(active) if n), Stage.UNATTRIBUTED)
+            stage = PRECEDENCE[(active & -active).bit_length() - 1] if active else Stage.UNATTRIBUTED
             totals[stage] = totals.get(stage, 0.0) + (time_s - at)
             at = time_s
-        active[rank] += change
+        counts[rank] += change
+        active = active | (1 << rank) if counts[rank] else active & ~(1 << rank)
     return totals

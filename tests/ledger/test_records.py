@@ -1,0 +1,31 @@
+"""Draft counts: right denominators per position and per length, whatever numbers come in."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netgain.ledger.records import DraftCounts
+
+
+@given(st.lists(st.tuples(st.integers(-2, 6), st.integers(-2, 8)), max_size=50))
+def test_acceptance_stays_between_zero_and_one(steps: list[tuple[int, int]]) -> None:
+    counts = DraftCounts()
+    for drafted, accepted in steps:
+        counts.add(drafted, accepted)
+    valid = [(k, a) for k, a in steps if 0 <= a <= k]
+    assert counts.steps == len(valid)
+    assert counts.refused == len(steps) - len(valid)
+    assert sum(counts.drafted) == sum(k for k, _ in valid)
+    assert sum(counts.accepted) == sum(a for _, a in valid)
+    assert all(0 <= a <= d for d, a in zip(counts.drafted, counts.accepted, strict=True))
+    assert counts.accepted == sorted(counts.accepted, reverse=True)
+    for length, histogram in counts.by_length.items():
+        assert len(histogram) == length + 1
+        assert sum(histogram) == sum(1 for k, _ in valid if k == length)
+
+
+def test_positions_count_only_drafts_that_reached_them() -> None:
+    counts = DraftCounts()
+    counts.add(3, 2)
+    counts.add(1, 1)
+    assert (counts.drafted, counts.accepted) == ([2, 1, 1], [2, 1, 0])
+    assert counts.by_length == {3: [0, 0, 1, 0], 1: [0, 1]}
