@@ -1,0 +1,158 @@
+"""How a token follows from logits: the ordinary sampler, and the law it samples from.
+
+Temperature comes first, then top-k, then top-p, and every cut breaks ties in favour of the lowest id. The token is
+argmax(logit / temperature + noise) over what is left, with noise that belongs to (seed, choice, position, token id):
+cutting candidates never shifts the noise of the others.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from netgain.errors import NetgainError, RequestRejected
+from netgain.serving.engine import noise
+from netgain.serving.engine.request import SamplingParams
+
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+
+# Below this the most likely token wins by construction unless logits agree to five digits, so it is chosen outright:
+# what a client means by a temperature that small is greedy.
+GREEDY_TEMPERATURE = 1e-5
+
+# How many of the most likely candidates are sorted first when top-p looks for its cut; grows only if they do not suffice.
+_TOP_P_FIRST = 64
+_TOP_P_GROWTH = 8
+
+
+class UnusableLogits(NetgainError):
+    """The model produced NaN, +infinity, or nothing but -infinity where a token had to be chosen."""
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    return params.temperature <= GREEDY_TEMPERATURE
+
+
+def choose(logits: np.ndarray, params: SamplingParams, choice: int, position: int) -> int:
+    """The token that the sampler puts at `position`, from `logits` [vocab].
+
+    -inf forbids a token. Raises UnusableLogits rather than answer from NaN.
+    """
+    if is_greedy(params):
+        return _most_likely(logits, position)
+    kept = _candidates(logits, params, position)
+    return noise.draw(params.seed, choice, position, noise.Lane.TOKEN, kept.ids, kept.scores)
+
+
+def choose_rows(logits: np.ndarray, params: SamplingParams, choice: int, first: int) -> tuple[int, ...]:
+    """`choose` for consecutive positions first, first + 1, ... of one choice, from `logits` [rows, vocab]."""
+    return tuple(choose(row, params, choice, first + index) for index, row in enumerate(logits))
+
+
+def law(logits: np.ndarray, params: SamplingParams, position: int = 0) -> Floats:
+    """The probabilities [vocab] with which `choose` chooses, one-hot if greedy. `position` only serves the error message."""
+    probabilities = np.zeros(logits.shape[-1])
+    if is_greedy(params):
+        probabilities[_most_likely(logits, position)] = 1.0
+        return probabilities
+    kept = _candidates(logits, params, position)
+    weights = np.exp(kept.scores)
+    probabilities[kept.ids] = weights / weights.sum()
+    return probabilities
+
+
+def law_rows(logits: np.ndarray, params: SamplingParams, first: int = 0) -> Floats:
+    """`law` of each row: float64 [rows, vocab]."""
+    return np.stack([law(row, params, first + index) for index, row in enumerate(logits)])
+
+
+def validate(params: SamplingParams, vocab: int) -> None:
+    """Raises RequestRejected, naming the parameter, unless every field can be used with `vocab` tokens."""
+    if not _is_int(params.max_tokens) or params.max_tokens < 1:
+        raise RequestRejected(f"max_tokens is {params.max_tokens!r}; give a whole number of at least 1", "max_tokens")
+    if not _is_number(params.temperature) or params.temperature < 0:
+        raise RequestRejected(
+            f"temperature is {params.temperature!r}; give a finite number, 0 (greedy) or more", "temperature"
+        )
+    if not _is_int(params.top_k) or params.top_k < 0:
+        raise RequestRejected(f"top_k is {params.top_k!r}; give a whole number, 0 keeps every candidate", "top_k")
+    if not _is_number(params.top_p) or not 0 <= params.top_p <= 1:
+        raise RequestRejected(f"top_p is {params.top_p!r}; give a number from 0 to 1", "top_p")
+    if not _is_int(params.seed):
+        raise RequestRejected(f"seed is {params.seed!r}; give a whole number", "seed")
+    for token in params.stop_token_ids:
+        if not _is_int(token) or not 0 <= token < vocab:
+            raise RequestRejected(
+                f"stop_token_ids holds {token!r}; the model's token ids are 0 to {vocab - 1}", "stop_token_ids"
+            )
+
+
+class _Candidates(NamedTuple):
+    """Ids that may be chosen, ascending, and their log-weights (0 for the most likely)."""
+
+    ids: Ids
+    scores: Floats
+
+
+def _most_likely(logits: np.ndarray, position: int) -> int:
+    index = int(logits.argmax())  # stops at the first NaN, so looking at the winner finds any
+    _check_highest(float(logits[index]), position)
+    return index
+
+
+def _candidates(logits: np.ndarray, params: SamplingParams, position: int) -> _Candidates:
+    highest = float(logits.max())
+    _check_highest(highest, position)
+    # Temperature keeps the order, so top-k may look at the raw logits.
+    keep_all = params.top_k == 0 or params.top_k >= len(logits)
+    ids = np.arange(len(logits)) if keep_all else _top(logits, params.top_k)
+    scores = (logits if keep_all else logits[ids]).astype(np.float64)
+    scores -= highest
+    scores /= params.temperature
+    if params.top_p < 1:
+        within = _nucleus(scores, params.top_p)
+        return _Candidates(ids[within], scores[within])
+    return _Candidates(ids, scores)
+
+
+def _check_highest(highest: float, position: int) -> None:
+    if not math.isfinite(highest):
+        raise UnusableLogits(
+            f"the model's logits for position {position} have {highest} as their highest value, so no token can be chosen; "
+            "check the weights and the compute dtype"
+        )
+
+
+def _top(values: np.ndarray, count: int) -> Ids:
+    """Indices of the `count` highest values, ascending; among equals the lowest indices."""
+    if count >= len(values):
+        return np.arange(len(values))
+    pivot = len(values) - count
+    threshold = np.partition(values, pivot)[pivot]
+    above = np.flatnonzero(values > threshold)
+    level = np.flatnonzero(values == threshold)[: count - len(above)]
+    return np.sort(np.concatenate((above, level)))
+
+
+def _nucleus(scores: Floats, top_p: float) -> Ids:
+    """Indices, ascending, of the fewest most likely candidates that hold `top_p` of the probability; at least one."""
+    weights = np.exp(scores)
+    goal = top_p * weights.sum()
+    size = _TOP_P_FIRST
+    while True:
+        head = _top(scores, size)
+        head = head[np.argsort(-scores[head], kind="stable")]
+        count = int(np.searchsorted(np.cumsum(weights[head]), goal)) + 1
+        if count <= len(head) or len(head) == len(scores):
+            return np.sort(head[:count])
+        size *= _TOP_P_GROWTH
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
