@@ -1,0 +1,142 @@
+"""The `netgain` command. Imports only the subcommand that was asked for, so that help is quick and the base install needs
+no torch; every failure becomes one line on stderr and an exit code."""
+
+import importlib
+import importlib.metadata
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from netgain.errors import NetgainError, Unavailable, UsageError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: where its function or Typer app lives (`module:attribute`) and its line in `netgain --help`."""
+
+    target: str
+    summary: str
+
+
+COMMANDS: Mapping[str, Command] = {
+    "decide": Command(
+        "netgain.cli.decide:decide",
+        "Measure, try the technique that should help, say if it pays.",
+    ),
+    "serve": Command("netgain.cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
+    "model": Command("netgain.cli.model:app", "Fetch, inspect or convert a model."),
+}
+
+# What `pip install netgain[serve]` adds to the base install, by import name.
+SERVE_EXTRA = frozenset({"fastapi", "gguf", "httptools", "safetensors", "starlette", "tokenizers", "torch", "uvicorn"})
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+    Raises what went wrong instead when the environment has NETGAIN_DEBUG=1.
+    """
+    name = arguments[0] if arguments else None
+    try:
+        app = _assemble(name)
+        result = app(list(arguments) or ["--help"], prog_name="netgain", standalone_mode=False)
+        return result if type(result) is int else 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (Exception, typer.Abort) as error:
+        if os.environ.get("NETGAIN_DEBUG") == "1":
+            raise
+        message, code = _explain(error, name)
+        print(f"netgain: {message}", file=sys.stderr)
+        return code
+
+
+def _assemble(selected: str | None) -> typer.Typer:
+    """The app with `selected` imported and every other command present by name and summary only."""
+    app = typer.Typer(
+        help="Decide whether a serving technique pays for your model, workload, machine and latency target.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback(invoke_without_command=True)(_options)
+    for name, command in COMMANDS.items():
+        if name != selected:
+            app.command(name, help=command.summary)(_not_selected)
+            continue
+        target = _load(command, name)
+        if isinstance(target, typer.Typer):
+            app.add_typer(target, name=name, help=command.summary)
+        else:
+            app.command(name)(target)
+    return app
+
+
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        print(f"netgain {importlib.metadata.version('netgain')}")
+        raise typer.Exit
+
+
+
+
+def _not_selected() -> None:
+    """Stands for a command in the list of commands; `_assemble` replaces the one that runs."""
+    raise UsageError("the command's name must come first: netgain COMMAND [OPTIONS]")
+
+
+def _load(command: Command, name: str) -> Any:
+    module, _, attribute = command.target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in SERVE_EXTRA:
+            raise _serve_extra_missing(name, missing) from error
+        raise
+
+
+def _serve_extra_missing(name: str, missing: str) -> Unavailable:
+    return Unavailable(
+        f"'netgain {name}' needs {missing}, which the base install leaves out: pip install 'netgain[serve]'"
+    )
+
+
+def _explain(error: BaseException, name: str | None) -> tuple[str, int]:
+    """What to print for `error`, and the exit code."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in SERVE_EXTRA:
+        error = _serve_extra_missing(name or "", (error.name or "").partition(".")[0])
+    if isinstance(error, NetgainError):
+        return str(error), error.exit_code
+    if isinstance(error, typer.TyperException):
+        known = f"netgain {name}" if name in COMMANDS else "netgain"
+        return f"{error.format_message().rstrip('.')} (see {known} --help)", error.exit_code
+    if isinstance(error, typer.Abort):
+        return "stopped", INTERRUPTED
+    return f"internal error{_where(error)}: {type(error).__name__}: {error} (NETGAIN_DEBUG=1 shows the traceback)", 1
+
+
+def _where(error: BaseException) -> str:
+    """The last line of netgain's own code that `error` passed through."""
+    package = Path(__file__).parents[1]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename).is_relative_to(package):
+            return f" at {Path(frame.filename).relative_to(package.parent)}:{frame.lineno}"
+    return ""
+
+
+if __name__ == "__main__":
+    main()
