@@ -1,0 +1,89 @@
+"""Where workloads come from: a bundled name or a JSONL file, with errors that name the line and the remedy."""
+
+import difflib
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from netgain.errors import UsageError
+from netgain.measuring.workload.item import Item, Message, Workload
+
+_BUNDLED = "netgain.measuring.workload.bundled"
+
+
+class _Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line that defines messages which later items begin with, by name."""
+
+    define: str
+    messages: tuple[Message, ...]
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    define: str | None = None
+
+
+def bundled_names() -> tuple[str, ...]:
+    """The workloads that come with netgain, sorted."""
+    found = (entry.name for entry in resources.files(_BUNDLED).iterdir())
+    return tuple(sorted(name.removesuffix(".jsonl") for name in found if name.endswith(".jsonl")))
+
+
+def load_workload(source: str | Path) -> Workload:
+    """Load a bundled workload by name, or a JSONL file by path (anything with a separator or a suffix is a path).
+
+    Raises UsageError that names what is wrong: no such name (with the nearest), no such file, or the faulty line.
+    """
+    text = str(source)
+    if isinstance(source, Path) or "/" in text or "\\" in text or Path(text).suffix or Path(text).is_file():
+        return _from_file(Path(text).expanduser())
+    names = bundled_names()
+    if text in names:
+        return parse_workload(text, (resources.files(_BUNDLED) / f"{text}.jsonl").read_bytes())
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"there is no workload {text!r}: {hint}Bundled: {', '.join(names)}. Or give the path of a JSONL file."
+    )
+
+
+def _from_file(path: Path) -> Workload:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the workload file {path} cannot be read: {error.strerror or error}; check the path"
+        ) from error
+    return parse_workload(path.stem, data)
+
+
+def parse_workload(name: str, data: bytes) -> Workload:
+    """Parse JSONL: one item a line; a line with `define` names messages that items refer to with `context`.
+
+    Blank lines are skipped. Raises UsageError with the number of the faulty line.
+    """
+    contexts: dict[str, tuple[Message, ...]] = {}
+    items: list[Item] = []
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"workload {name!r}, line {number}"
+        try:
+            if msgspec.json.decode(line, type=_Kind).define is not None:
+                context = msgspec.json.decode(line, type=_Context)
+                contexts[context.define] = context.messages
+                continue
+            item = msgspec.json.decode(line, type=Item)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{where}: {error}; each line must be a JSON object like {_EXAMPLE}") from error
+        if item.context is not None:
+            if item.context not in contexts:
+                raise UsageError(f"{where}: the context {item.context!r} is not defined above this line")
+            item = msgspec.structs.replace(item, messages=(*contexts[item.context], *item.messages))
+        if problem := item.problem():
+            raise UsageError(f"{where}: {problem}")
+        items.append(item)
+    return Workload(name=name, items=tuple(items))
+
+
+_EXAMPLE = '{"id": "a1", "category": "chat", "max_tokens": 64, "messages": [{"role": "user", "content": "..."}]}'
