@@ -24,31 +24,31 @@ def main():
     """Make or complete `.venv`; exits with a message that says what to do when it cannot."""
     if sys.version_info < MINIMUM:
         fail(
-            "netgain needs Python %d.%d or newer; this is %s (%s). Name another one: make setup PYTHON=/path/to/python3"
-            % (*MINIMUM, platform.python_version(), sys.executable)
+            f"netgain needs Python {MINIMUM[0]}.{MINIMUM[1]} or newer; this is {platform.python_version()} "
+            f"({sys.executable}). Name another one: make setup PYTHON=/path/to/python3"
         )
-    stamp = "%s\n%s\n" % (ROOT, fingerprint())
+    stamp = f"{ROOT}\n{fingerprint()}\n"
     before = STAMP.read_text() if STAMP.exists() else ""
     if PYTHON.exists() and before == stamp:
-        say("%s is up to date" % VENV.name)
+        say(f"{VENV.name} is up to date")
         return
     STAMP.unlink(missing_ok=True)
     make_venv(moved=bool(before) and before.partition("\n")[0] != str(ROOT))
     pip("install", "--upgrade", "pip")
     install_torch(torch_pin((ROOT / "pyproject.toml").read_text()))
-    say("installing netgain[%s] and what it needs" % EXTRAS)
-    pip("install", "--editable", "%s[%s]" % (ROOT, EXTRAS))
+    say(f"installing netgain[{EXTRAS}] and what it needs")
+    pip("install", "--editable", f"{ROOT}[{EXTRAS}]")
     if not has_compiler():
         say("no C++ compiler on PATH: installing ziglang, which compiles netgain's kernels")
         pip("install", "ziglang")
     STAMP.write_text(stamp)
-    say("done: %s" % VENV)
+    say(f"done: {VENV}")
 
 
 def fingerprint():
     """Digest of what decides the content of `.venv`: declared dependencies, this script, the interpreter, the machine."""
     parts = [(ROOT / "pyproject.toml").read_bytes(), Path(__file__).read_bytes()]
-    facts = "%s\n%s\n%s" % (sys.version, has_gpu(), has_compiler())
+    facts = f"{sys.version}\n{has_gpu()}\n{has_compiler()}"
     return hashlib.sha256(b"\0".join([*parts, facts.encode()])).hexdigest()
 
 
@@ -65,10 +65,10 @@ def torch_pin(pyproject):
 
 def torch_attempts(version, gpu, system):
     """Argument lists for pip, best first: the CPU build where no GPU is in sight, else what the configured index has."""
-    plain = ["torch==%s" % version]
+    plain = [f"torch=={version}"]
     if gpu or system != "Linux":
         return [plain]
-    cpu = ["torch==%s+cpu" % version]
+    cpu = [f"torch=={version}+cpu"]
     # A configured index or folder may carry the CPU build; asking it alone first costs a second and needs no other host.
     return [cpu, [*cpu, "--extra-index-url", CPU_INDEX, "--timeout", "15", "--retries", "1"], plain]
 
@@ -80,17 +80,17 @@ def install_torch(version):
         return
     attempts = torch_attempts(version, has_gpu(), platform.system())
     for attempt in attempts[:-1]:
-        say("installing %s (about 200 MB)" % attempt[0])
+        say(f"installing {attempt[0]} (about 200 MB)")
         if pip("install", *attempt, check=False, quiet=True):
             return
     if len(attempts) > 1:
-        say("no CPU build of torch %s can be reached; taking the configured index's build, which may be large" % version)
+        say(f"no CPU build of torch {version} can be reached; taking the configured index's build, which may be large")
     pip("install", *attempts[-1])
 
 
 def make_venv(moved):
     """Create `.venv`, or keep it if its interpreter still runs and is new enough. A moved one has scripts with dead paths."""
-    wanted = "import sys; print(sys.version_info >= (%d, %d))" % MINIMUM
+    wanted = f"import sys; print(sys.version_info >= {MINIMUM})"
     if PYTHON.exists() and not moved and output("-c", wanted) == "True" and output("-m", "pip", "--version"):
         return
     try:
@@ -98,11 +98,10 @@ def make_venv(moved):
         import venv
     except ImportError:
         fail(
-            "this Python (%s) cannot make virtual environments: its venv or ensurepip part is missing.\n"
+            f"this Python ({sys.executable}) cannot make virtual environments: its venv or ensurepip part is missing. "
             "On Debian and Ubuntu: apt install python3-venv. Or name another Python: make setup PYTHON=/path/to/python3"
-            % sys.executable
         )
-    say("creating %s with Python %s" % (VENV, platform.python_version()))
+    say(f"creating {VENV} with Python {platform.python_version()}")
     venv.create(VENV, clear=True, with_pip=True)
 
 
@@ -125,7 +124,7 @@ def pip(*arguments, check=True, quiet=False):
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "-qq", *arguments]
     done = subprocess.run(command, check=False, stderr=subprocess.DEVNULL if quiet else None)
     if check and done.returncode:
-        fail("pip failed (above says why); once mended, run make setup again. The command was:\n%s" % " ".join(command))
+        fail(f"pip failed (above says why); once mended, run make setup again. The command was: {' '.join(command)}")
     return done.returncode == 0
 
 
@@ -136,11 +135,11 @@ def output(*arguments):
 
 
 def say(text):
-    print("setup: %s" % text, flush=True)
+    print(f"setup: {text}", flush=True)
 
 
 def fail(text):
-    raise SystemExit("setup: %s" % text)
+    raise SystemExit(f"setup: {text}")
 
 
 if __name__ == "__main__":
