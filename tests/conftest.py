@@ -1,0 +1,123 @@
+"""What every test may ask for, and two rules of the house: in CI a skip is a failure, and no process outlives the session."""
+
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CI = os.environ.get("NETGAIN_CI") == "1"
+SHARED_DATA = next((base / "shared/data" for base in (ROOT, ROOT.parent) if (base / "shared/data").is_dir()), None)
+
+
+@pytest.fixture(scope="session")
+def requires_compiler() -> list[str]:
+    """The C++ compiler as the start of a command line; skips where there is none."""
+    for name in (os.environ.get("CXX"), "g++", "clang++"):
+        if name and shutil.which(name):
+            return [name]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "c++"]
+    pytest.skip("no C++ compiler: set CXX, or install g++, clang++ or (pip) ziglang")
+
+
+@pytest.fixture(scope="session")
+def requires_browser() -> str:
+    """Path of a Chromium that runs headless; skips where there is none."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("no Chromium on PATH: install the package chromium")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder shared/data in or beside the checkout. A test that uses it carries the marker `shared_data`."""
+    if SHARED_DATA is None:
+        pytest.skip("no folder shared/data in or beside the checkout")
+    return SHARED_DATA
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port of the loopback interface that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def leaves_no_process() -> Iterator[None]:
+    """Fails the test if a process that it started is alive 5 s after it."""
+    before = _children()
+    yield
+    _end_leaked(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _session_leaves_no_process() -> Iterator[None]:
+    before = _children()
+    yield
+    _end_leaked(before)
+
+
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def _end_leaked(before: set[psutil.Process]) -> None:
+    """Wait for every process started since `before`; end and report those that stay."""
+    _, alive = psutil.wait_procs([child for child in _children() - before if not _is_trackers(child)], timeout=5)
+    leaked = []
+    for child in alive:
+        try:
+            leaked.append(f"{child.pid}: {' '.join(child.cmdline())}")
+            child.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(alive, timeout=5)
+    if leaked:
+        pytest.fail("processes left running:\n" + "\n".join(leaked))
+
+
+def _is_trackers(child: psutil.Process) -> bool:
+    """Python's own resource tracker and fork server end with the interpreter that uses them."""
+    try:
+        command = " ".join(child.cmdline())
+    except psutil.Error:
+        return False
+    return "multiprocessing.resource_tracker" in command or "multiprocessing.forkserver" in command
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    excused = SHARED_DATA is None and item.get_closest_marker("shared_data") is not None
+    if CI and report.skipped and not hasattr(report, "wasxfail") and not excused:
+        report.outcome = "failed"
+        report.longrepr = _skip_is_failure(report.longrepr)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if CI and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = _skip_is_failure(report.longrepr)
+    return report
+
+
+def _skip_is_failure(reason: object) -> str:
+    text = reason[2] if isinstance(reason, tuple) else str(reason)
+    return f"skipped, and with NETGAIN_CI=1 a skip is a failure: {text}"
