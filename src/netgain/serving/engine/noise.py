@@ -4,6 +4,7 @@ Nothing is consumed in order, so neither batch neighbours nor drafts, preemption
 request's noise: with and without speculation a request meets the same noise at the same position.
 """
 
+import math
 from enum import IntEnum
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.int64]
 
 _MASK = (1 << 64) - 1
 # The increment and multipliers of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
@@ -22,8 +24,13 @@ _SECOND = 0x94D049BB133111EB
 _SHIFT = 12
 _UNIT = 2.0**-52
 
-# Far above the rounding of two logarithms, far below any gap that matters for how many candidates survive pruning.
-_SLACK = 1e-9
+# Relative; above the rounding of two logarithms and of float32 scores. A wider one only lets more candidates survive.
+_SLACK = 1e-6
+
+# A vocabulary is hashed in pieces that stay in the cache and in the allocator: three times as fast as whole passes.
+_PIECE = 8192
+_STRIDES = np.arange(_PIECE, dtype=np.uint64) * np.uint64(_STRIDE)
+_STRIDES.setflags(write=False)
 
 
 class Lane(IntEnum):
@@ -50,14 +57,22 @@ def uniform(seed: int, choice: int, position: int, lane: int) -> float:
     return _uniform(_row(_stream(seed, choice), position, lane))
 
 
-def draw(seed: int, choice: int, position: int, lane: int, ids: npt.NDArray[np.int64], scores: Floats) -> int:
-    """The id with the highest score + noise, that is id i with probability exp(score i) / sum of exp(scores).
+def draw(
+    seed: int,
+    choice: int,
+    position: int,
+    lane: int,
+    scores: npt.NDArray[np.floating],
+    temperature: float = 1.0,
+    ids: Ids | None = None,
+) -> int:
+    """The id with the highest score / temperature + noise: id i with probability proportional to exp(score i / temperature).
 
-    `ids` ascend, so that an exact tie goes to the lowest. `scores` [len(ids)] need not be normalised; -inf is never
-    drawn. The noise of an id does not depend on which others take part. Raises ValueError when no score is finite or
-    one is NaN or +inf.
+    `ids` [len(scores)] ascend, so that an exact tie goes to the lowest; None means 0, 1, 2, ... The noise of an id does
+    not depend on which others take part. Scores need not be normalised; -inf is never drawn. Raises ValueError when the
+    highest score is not finite, or one is NaN.
     """
-    return _draw(_row(_stream(seed, choice), position, lane), ids, scores)
+    return _draw(_row(_stream(seed, choice), position, lane), scores, temperature, ids)
 
 
 class PositionNoise:
@@ -82,20 +97,30 @@ class PositionNoise:
                 f"cannot draw a token at position {position}: the law sums to {total} (min {weights.min()})"
             )
         ids = np.flatnonzero(weights)
-        return _draw(_row(self._base, position, Lane.DRAW), ids, np.log(weights[ids]))
+        return _draw(_row(self._base, position, Lane.DRAW), np.log(weights[ids]), 1.0, ids)
 
 
-def _draw(row: int, ids: npt.NDArray[np.int64], scores: Floats) -> int:
-    """Gumbel-max without computing two logarithms per candidate: the hash orders the noise, so its largest value bounds
-    what a low score could still gain, and only candidates that can reach the favourite are evaluated."""
+def _draw(row: int, scores: npt.NDArray[np.floating], temperature: float, ids: Ids | None) -> int:
+    """Gumbel-max without two logarithms per candidate: the hash orders the noise, so the largest hash of a piece bounds
+    what its low scores could still gain, and only candidates that might overtake the favourite are evaluated."""
     favourite = int(scores.argmax())
-    if not np.isfinite(scores[favourite]):
-        raise ValueError(f"cannot draw a token: the highest of {len(scores)} scores is {scores[favourite]}")
-    bits = _bits(row, ids)
-    bound = _gumbel(bits[[favourite, int(bits.argmax())]])
-    contenders = np.flatnonzero(scores >= scores[favourite] + (bound[0] - bound[1] - _SLACK))
-    best = (scores[contenders] + _gumbel(bits[contenders])).argmax()
-    return int(ids[contenders[best]])
+    highest = float(scores[favourite])
+    if not math.isfinite(highest):
+        raise ValueError(f"cannot draw a token: the highest of {len(scores)} scores is {highest}")
+    handicap = float(_gumbel(_bits(row, np.array([favourite if ids is None else ids[favourite]])))[0])
+    best, winner = -math.inf, favourite
+    for start in range(0, len(scores), _PIECE):
+        part = scores[start : start + _PIECE]
+        bits = _range_bits(row, start, len(part)) if ids is None else _bits(row, ids[start : start + _PIECE])
+        reach = highest - temperature * (float(_gumbel(bits[[bits.argmax()]])[0]) - handicap)
+        contenders = np.flatnonzero(part >= part.dtype.type(reach - _SLACK * (1 + abs(reach))))
+        if len(contenders) == 0:
+            continue
+        race = (part[contenders].astype(np.float64) - highest) / temperature + _gumbel(bits[contenders])
+        first = int(race.argmax())
+        if race[first] > best:
+            best, winner = float(race[first]), start + int(contenders[first])
+    return winner if ids is None else int(ids[winner])
 
 
 def _stream(seed: int, choice: int) -> int:
@@ -130,26 +155,33 @@ def _uniform(row: int) -> float:
 def _bits(row: int, ids: npt.NDArray[np.integer]) -> Words:
     """52 random bits per id: element `id` of the SplitMix64 sequence that starts at `row`."""
     words = ids.astype(np.uint64)
-    words *= np.uint64(_STRIDE)
-    words += np.uint64(row)
-    scratch = words >> np.uint64(30)
+    words *= _STRIDE
+    words += row
+    return _finish(words)
+
+
+def _range_bits(row: int, start: int, count: int) -> Words:
+    """`_bits` of start, start + 1, ... for at most a piece, without multiplying."""
+    return _finish(_STRIDES[:count] + ((row + start * _STRIDE) & _MASK))
+
+
+def _finish(words: Words) -> Words:
+    scratch = np.empty_like(words)
+    for shift, factor in ((30, _FIRST), (27, _SECOND)):
+        np.right_shift(words, shift, out=scratch)
+        words ^= scratch
+        words *= factor
+    np.right_shift(words, 31, out=scratch)
     words ^= scratch
-    words *= np.uint64(_FIRST)
-    np.right_shift(words, np.uint64(27), out=scratch)
-    words ^= scratch
-    words *= np.uint64(_SECOND)
-    np.right_shift(words, np.uint64(31), out=scratch)
-    words ^= scratch
-    words >>= np.uint64(_SHIFT)
+    words >>= _SHIFT
     return words
 
 
 def _gumbel(bits: Words) -> Floats:
-    noise = bits.view(np.int64).astype(np.float64)
+    noise = bits.astype(np.float64)
     noise += 0.5
     noise *= _UNIT
-    np.log(noise, out=noise)
-    np.negative(noise, out=noise)
-    np.log(noise, out=noise)
-    np.negative(noise, out=noise)
+    for _ in range(2):
+        np.log(noise, out=noise)
+        np.negative(noise, out=noise)
     return noise

@@ -43,7 +43,8 @@ def choose(logits: np.ndarray, params: SamplingParams, choice: int, position: in
     if is_greedy(params):
         return _most_likely(logits, position)
     kept = _candidates(logits, params, position)
-    return noise.draw(params.seed, choice, position, noise.Lane.TOKEN, kept.ids, kept.scores)
+    lane = noise.Lane.TOKEN
+    return noise.draw(params.seed, choice, position, lane, kept.logits, params.temperature, kept.ids)
 
 
 def choose_rows(logits: np.ndarray, params: SamplingParams, choice: int, first: int) -> tuple[int, ...]:
@@ -58,8 +59,11 @@ def law(logits: np.ndarray, params: SamplingParams, position: int = 0) -> Floats
         probabilities[_most_likely(logits, position)] = 1.0
         return probabilities
     kept = _candidates(logits, params, position)
-    weights = np.exp(kept.scores)
-    probabilities[kept.ids] = weights / weights.sum()
+    weights = _weights(kept.logits, params.temperature)
+    weights /= weights.sum()
+    if kept.ids is None:
+        return weights
+    probabilities[kept.ids] = weights
     return probabilities
 
 
@@ -90,10 +94,10 @@ def validate(params: SamplingParams, vocab: int) -> None:
 
 
 class _Candidates(NamedTuple):
-    """Ids that may be chosen, ascending, and their log-weights (0 for the most likely)."""
+    """The tokens that may be chosen: ids, ascending (None: all of them), and their logits."""
 
-    ids: Ids
-    scores: Floats
+    ids: Ids | None
+    logits: np.ndarray
 
 
 def _most_likely(logits: np.ndarray, position: int) -> int:
@@ -103,18 +107,23 @@ def _most_likely(logits: np.ndarray, position: int) -> int:
 
 
 def _candidates(logits: np.ndarray, params: SamplingParams, position: int) -> _Candidates:
-    highest = float(logits.max())
-    _check_highest(highest, position)
-    # Temperature keeps the order, so top-k may look at the raw logits.
-    keep_all = params.top_k == 0 or params.top_k >= len(logits)
-    ids = np.arange(len(logits)) if keep_all else _top(logits, params.top_k)
-    scores = (logits if keep_all else logits[ids]).astype(np.float64)
-    scores -= highest
-    scores /= params.temperature
+    _check_highest(float(logits.max()), position)
+    kept = _Candidates(None, logits)
+    if 0 < params.top_k < len(logits):  # temperature keeps the order, so this cut may look at the raw logits
+        ids = _top(logits, params.top_k)
+        kept = _Candidates(ids, logits[ids])
     if params.top_p < 1:
-        within = _nucleus(scores, params.top_p)
-        return _Candidates(ids[within], scores[within])
-    return _Candidates(ids, scores)
+        within = _nucleus(kept.logits, params)
+        kept = _Candidates(within if kept.ids is None else kept.ids[within], kept.logits[within])
+    return kept
+
+
+def _weights(logits: np.ndarray, temperature: float) -> Floats:
+    """Unnormalised probabilities, 1 for the most likely."""
+    weights = logits.astype(np.float64)
+    weights -= weights.max()
+    weights /= temperature
+    return np.exp(weights, out=weights)
 
 
 def _check_highest(highest: float, position: int) -> None:
@@ -136,16 +145,16 @@ def _top(values: np.ndarray, count: int) -> Ids:
     return np.sort(np.concatenate((above, level)))
 
 
-def _nucleus(scores: Floats, top_p: float) -> Ids:
+def _nucleus(logits: np.ndarray, params: SamplingParams) -> Ids:
     """Indices, ascending, of the fewest most likely candidates that hold `top_p` of the probability; at least one."""
-    weights = np.exp(scores)
-    goal = top_p * weights.sum()
+    weights = _weights(logits, params.temperature)
+    goal = params.top_p * weights.sum()
     size = _TOP_P_FIRST
     while True:
-        head = _top(scores, size)
-        head = head[np.argsort(-scores[head], kind="stable")]
+        head = _top(logits, size)
+        head = head[np.argsort(-logits[head], kind="stable")]
         count = int(np.searchsorted(np.cumsum(weights[head]), goal)) + 1
-        if count <= len(head) or len(head) == len(scores):
+        if count <= len(head) or len(head) == len(logits):
             return np.sort(head[:count])
         size *= _TOP_P_GROWTH
 
