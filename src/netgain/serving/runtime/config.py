@@ -118,6 +118,9 @@ class FleetSettings(Settings):
     hang_timeout_s: float = Field(
         default=10.0, gt=0, description="silence longer than this kills and restarts the engine process"
     )
+    step_timeout_s: float = Field(
+        default=120.0, gt=0, description="one step longer than this kills and restarts the engine process"
+    )
     restart_backoff_s: float = Field(
         default=0.5, ge=0, description="wait before the first restart; doubles per failure in a row"
     )

@@ -1,0 +1,70 @@
+"""The engines behind one API: requests go to a ready replica, and when there is none the cause is named."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from netgain.errors import Unavailable
+from netgain.serving.engine.request import Request
+from netgain.serving.fleet.health import FleetHealth
+from netgain.serving.fleet.replica import COMMAND, Replica
+from netgain.serving.fleet.reply import Reply
+from netgain.serving.fleet.router import Candidate, FewestInFlight, RouterPolicy
+from netgain.serving.runtime.config import EngineConfig, FleetSettings
+
+
+class Fleet:
+    """Owns its replicas from `start` to `close`. Used from one event loop."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        settings: FleetSettings,
+        *,
+        replicas: int = 1,
+        policy: RouterPolicy | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._replicas = {
+            name: Replica(name, config, settings, command) for name in (f"engine-{index}" for index in range(replicas))
+        }
+        self._policy = policy or FewestInFlight()
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What is served, as the first replica's engine told; all replicas are built alike."""
+        return next(iter(self._replicas.values())).health().info
+
+    async def start(self) -> None:
+        """Launch all replicas and wait until they are ready. Raises UsageError or Unavailable; nothing runs then."""
+        try:
+            await asyncio.gather(*(replica.start() for replica in self._replicas.values()))
+        except BaseException:
+            await self.close()
+            raise
+
+    def submit(self, request: Request) -> Reply:
+        """Hand a request to a ready replica. Raises Unavailable, naming the cause, when there is none."""
+        return self._choose().submit(request)
+
+    async def measure_step_cost(self, budget_s: float) -> bytes:
+        """A StepCost as JSON, measured by one ready replica for about `budget_s` seconds. Raises Unavailable or Overloaded."""
+        return await self._choose().measure_step_cost(budget_s)
+
+    def health(self) -> FleetHealth:
+        replicas = tuple(replica.health() for replica in self._replicas.values())
+        ready = any(replica.ready for replica in self._replicas.values())
+        return FleetHealth(ready=ready, cause=None if ready else self._why_not_ready(), replicas=replicas)
+
+    async def close(self) -> None:
+        """End every process; requests in flight are told. May be called twice."""
+        await asyncio.gather(*(replica.close() for replica in self._replicas.values()))
+
+    def _choose(self) -> Replica:
+        candidates = [Candidate(name, replica.in_flight) for name, replica in self._replicas.items() if replica.ready]
+        if not candidates:
+            raise Unavailable(f"no engine can take this request now: {self._why_not_ready()}")
+        return self._replicas[self._policy.choose(candidates).name]
+
+    def _why_not_ready(self) -> str:
+        return "; ".join(replica.why_not_ready() for replica in self._replicas.values())

@@ -1,0 +1,326 @@
+"""One engine process after another under the same name: launched, watched, and replaced when it dies or hangs."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from netgain.errors import NetgainError, Overloaded, RequestRejected, Unavailable, UsageError
+from netgain.serving.engine.request import EngineStats, Request
+from netgain.serving.fleet.health import ReplicaHealth, ReplicaState
+from netgain.serving.fleet.process import ManagedProcess
+from netgain.serving.fleet.reply import Delivery, EngineLost, Reply
+from netgain.serving.runtime.config import EngineConfig, FleetSettings
+from netgain.serving.runtime.messages import (
+    Abort,
+    Configure,
+    Failed,
+    FromEngine,
+    Heartbeat,
+    MeasureStepCost,
+    Outputs,
+    Ready,
+    Refused,
+    StepCostMeasured,
+    Stop,
+    Submit,
+)
+from netgain.serving.runtime.wire import Channel
+
+logger = logging.getLogger("netgain.fleet")
+
+COMMAND = (sys.executable, "-m", "netgain.serving.runtime.engine_process")
+
+_EXIT_AFTER_CLOSE_S = 1.0
+_STEADY_S = 60.0
+_STEP_COST_MARGIN_S = 60.0
+
+
+class Replica:
+    """Owns its engine process from `start` to `close`; requests are told when the process that holds them ends."""
+
+    def __init__(
+        self, name: str, config: EngineConfig, settings: FleetSettings, command: Sequence[str] = COMMAND
+    ) -> None:
+        self.name = name
+        self._config = config
+        self._settings = settings
+        self._command = tuple(command)
+        self._state = ReplicaState.STARTING
+        self._cause: str | None = None
+        self._restarts = 0
+        self._info: dict[str, Any] = {}
+        self._stats: EngineStats | None = None
+        self._replies: dict[str, Reply] = {}
+        self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._call_ids = itertools.count()
+        self._life: _Life | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._first_outcome: asyncio.Future[None] | None = None
+        self._closing = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        return self._state is ReplicaState.READY
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._replies)
+
+    def health(self) -> ReplicaHealth:
+        return ReplicaHealth(
+            name=self.name,
+            state=self._state,
+            cause=self._cause,
+            restarts=self._restarts,
+            pid=self._life.process.pid if self._life else None,
+            in_flight=self.in_flight,
+            stats=self._stats,
+            info=self._info,
+        )
+
+    async def start(self) -> None:
+        """Launch and wait until ready. Raises UsageError (the configuration cannot work) or Unavailable; nothing runs then."""
+        self._first_outcome = asyncio.get_running_loop().create_future()
+        self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise {self.name}")
+        try:
+            await self._first_outcome
+        except BaseException:
+            await self.close()
+            raise
+
+    def submit(self, request: Request) -> Reply:
+        """Hand a request over. Raises Unavailable, naming the cause, when no engine is ready."""
+        if self._life is None or not self.ready:
+            raise Unavailable(self.why_not_ready())
+        reply = Reply(request.id, self._abort)
+        self._replies[request.id] = reply
+        self._life.channel.send(Submit(request))
+        return reply
+
+    async def measure_step_cost(self, budget_s: float) -> bytes:
+        """A StepCost as JSON, measured while no request runs. Raises Unavailable, or Overloaded when the engine is busy."""
+        if self._life is None or not self.ready:
+            raise Unavailable(self.why_not_ready())
+        call = next(self._call_ids)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._calls[call] = answer
+        self._life.channel.send(MeasureStepCost(call, budget_s))
+        try:
+            return await asyncio.wait_for(answer, budget_s + _STEP_COST_MARGIN_S)
+        except TimeoutError:
+            raise Unavailable(
+                f"the engine did not measure its step cost within {budget_s + _STEP_COST_MARGIN_S:.0f} s"
+            ) from None
+        finally:
+            del self._calls[call]
+
+    async def close(self) -> None:
+        """End the process and everything it started; requests in flight are told. May be called twice."""
+        self._state, self._cause = ReplicaState.CLOSED, "the server is shutting down"
+        self._fail_all(self._cause)
+        self._closing.set()
+        if self._life is not None:
+            self._life.channel.send(Stop())
+            self._life.end("was told to stop")
+        if self._supervisor is not None:
+            await self._supervisor
+
+    async def _supervise(self) -> None:
+        failures = 0
+        while True:
+            started_s = time.monotonic()
+            failure = await self._live()
+            if self._closing.is_set():
+                failure = Unavailable("the server is shutting down")
+            assert self._first_outcome is not None
+            if not self._first_outcome.done():
+                self._first_outcome.set_exception(failure)
+                return
+            if self._closing.is_set():
+                return
+            failures = 1 if time.monotonic() - started_s > _STEADY_S else failures + 1
+            backoff_s = min(
+                self._settings.restart_backoff_s * 2.0 ** min(failures - 1, 16), self._settings.restart_backoff_max_s
+            )
+            logger.error("%s; restarting %s in %.1f s", failure, self.name, backoff_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), backoff_s)
+            if self._closing.is_set():
+                return
+            self._restarts += 1
+            self._state = ReplicaState.RESTARTING
+
+    async def _live(self) -> NetgainError:
+        """One process from launch to end; returns why it ended and leaves none behind."""
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="netgain-", dir=_short_directory()) as directory,
+                socket.socket(socket.AF_UNIX) as listener,
+            ):
+                path = str(Path(directory) / "engine.sock")  # the directory belongs to this user alone
+                listener.setblocking(False)
+                listener.bind(path)
+                listener.listen(1)
+                process = await ManagedProcess.launch((*self._command, "--socket", path), "engine process")
+                life = self._life = _Life(process, self._received, self._closed)
+                greeting = asyncio.create_task(self._greet(listener, life))
+                try:
+                    failure = await self._watch(life)
+                    self._went_down(failure)
+                    return failure
+                finally:
+                    self._life = self._stats = None
+                    greeting.cancel()
+                    await process.stop(self._settings.stop_timeout_s if self._closing.is_set() else 0.0)
+                    life.channel.close()
+        except Exception as error:  # whatever it is, the replica must stay supervised
+            logger.exception("%s cannot be run", self.name)
+            failure = Unavailable(f"cannot run an engine process: {type(error).__name__}: {error}")
+            self._went_down(failure)
+            return failure
+
+    async def _greet(self, listener: socket.socket, life: "_Life") -> None:
+        """Take the process's one connection and tell it what to build."""
+        loop = asyncio.get_running_loop()
+        connection, _ = await loop.sock_accept(listener)
+        await loop.connect_accepted_socket(lambda: life.channel, connection)
+        life.channel.send(Configure(self._config.model_dump_json().encode(), self._settings.heartbeat_s))
+
+    async def _watch(self, life: "_Life") -> NetgainError:
+        if self._closing.is_set():
+            life.end("was told to stop")
+        exited = asyncio.create_task(life.process.wait())
+        watchdog = asyncio.create_task(self._bite(life))
+        try:
+            await asyncio.wait({exited, life.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if self.ready:  # new requests are refused from this moment, though the cause takes a little longer
+                self._state, self._cause = ReplicaState.FAILED, f"engine process {life.process.pid} ended"
+            if not exited.done() and not watchdog.done():
+                await asyncio.wait({exited}, timeout=_EXIT_AFTER_CLOSE_S)
+            if life.failed is not None:
+                return (UsageError if life.failed.usage else Unavailable)(life.failed.reason)
+            if exited.done():
+                last = life.process.tail[-1:]
+                return Unavailable("; ".join((exited.result(), *(f"its last log line: {line}" for line in last))))
+            return Unavailable(f"engine process {life.process.pid} {life.ended.result()}; it was killed")
+        finally:
+            for task in (exited, watchdog):
+                task.cancel()
+
+    def _went_down(self, failure: NetgainError) -> None:
+        if not self._closing.is_set():
+            self._state, self._cause = ReplicaState.FAILED, str(failure)
+        self._fail_all(str(self._cause))
+
+    async def _bite(self, life: "_Life") -> None:
+        """End a life that shows no sign of itself in time."""
+        pace_s = min(0.25, self._settings.hang_timeout_s / 4)
+        woke_s = time.monotonic()
+        while True:
+            await asyncio.sleep(pace_s)
+            overslept = time.monotonic() - woke_s > pace_s + 0.5 * self._settings.hang_timeout_s
+            woke_s = time.monotonic()
+            if overslept:
+                life.heard_s = woke_s  # it was us who did not listen (a suspended machine, a stopped server)
+                continue
+            silence_s = woke_s - life.heard_s
+            limit_s = self._settings.hang_timeout_s if life.ready else self._settings.start_timeout_s
+            if silence_s > limit_s:
+                doing = "gave no sign of life" if life.ready else "was not ready"
+                return life.end(f"{doing} for {silence_s:.1f} s")
+            if life.in_step_s is not None and life.in_step_s > self._settings.step_timeout_s:
+                return life.end(f"has been in one step for {life.in_step_s:.0f} s")
+
+    def _received(self, life: "_Life", message: FromEngine) -> None:
+        life.heard_s = time.monotonic()
+        match message:
+            case Outputs(outputs, sent_s):
+                for output in outputs:
+                    reply = self._replies.get(output.request_id)
+                    if reply is not None:
+                        if output.finish_reason is not None:
+                            del self._replies[output.request_id]
+                        reply.deliver(Delivery(output, sent_s))
+            case Heartbeat(stats, in_step_s):
+                self._stats = stats
+                life.in_step_s = in_step_s
+            case Refused(request_id, text, parameter, overloaded):
+                reply = self._replies.pop(request_id, None)
+                if reply is not None:
+                    reply.fail(Overloaded(text) if overloaded else RequestRejected(text, parameter))
+            case StepCostMeasured(call, cost, error):
+                answer = self._calls.get(call)
+                if answer is not None and not answer.done():
+                    if cost is None:
+                        answer.set_exception(Overloaded(error or "no step cost was measured"))
+                    else:
+                        answer.set_result(cost)
+            case Ready(info):
+                life.ready = True
+                self._info = info
+                if self._state is not ReplicaState.CLOSED:
+                    self._state = ReplicaState.READY
+                    logger.info("%s is ready (pid %d)", self.name, life.process.pid)
+                if self._first_outcome is not None and not self._first_outcome.done():
+                    self._first_outcome.set_result(None)
+            case Failed():
+                life.failed = message
+                life.end(message.reason)
+
+    def _closed(self, life: "_Life", cause: Exception | None) -> None:
+        life.end(f"closed its connection{f' ({cause})' if cause else ''} but did not exit")
+
+    def _abort(self, request_id: str) -> None:
+        if self._life is not None:
+            self._life.channel.send(Abort(request_id))
+
+    def _fail_all(self, cause: str) -> None:
+        replies, self._replies = self._replies, {}
+        for reply in replies.values():
+            reply.fail(EngineLost(cause))
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(EngineLost(cause))
+
+    def why_not_ready(self) -> str:
+        """For messages: the state and, where known, its cause."""
+        cause = f": {self._cause}" if self._cause else ""
+        return f"{self.name} is {self._state}{cause}"
+
+
+class _Life:
+    """What is known of one process: its connection, when it was last heard, how its end announced itself."""
+
+    def __init__(
+        self,
+        process: ManagedProcess,
+        received: Callable[["_Life", FromEngine], None],
+        closed: Callable[["_Life", Exception | None], None],
+    ) -> None:
+        self.process = process
+        self.channel: Channel[FromEngine] = Channel(
+            FromEngine, lambda message: received(self, message), lambda cause: closed(self, cause)
+        )
+        self.heard_s = time.monotonic()
+        self.in_step_s: float | None = None
+        self.ready = False
+        self.failed: Failed | None = None
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def end(self, reason: str) -> None:
+        """Note that the process is of no more use; the first reason stands."""
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+
+def _short_directory() -> str | None:
+    """Where socket paths stay within the 107 bytes that Unix allows; None: the usual temporary directory does."""
+    return "/tmp" if len(tempfile.gettempdir()) > 60 else None

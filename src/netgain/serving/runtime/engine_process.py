@@ -1,0 +1,212 @@
+"""Main of an engine process: builds one engine, runs its step loop, and talks to the fleet over a Unix socket. It ends with
+its connection, so that it never outlives the server that started it."""
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+
+import msgspec
+
+from netgain.errors import NetgainError, Overloaded, RequestRejected, UsageError
+from netgain.ledger.clock import WallClock
+from netgain.serving.engine.engine import Engine
+from netgain.serving.runtime.config import EngineConfig
+from netgain.serving.runtime.messages import (
+    Abort,
+    Configure,
+    Failed,
+    FromEngine,
+    Heartbeat,
+    MeasureStepCost,
+    Outputs,
+    Ready,
+    Refused,
+    StepCostMeasured,
+    Stop,
+    Submit,
+    ToEngine,
+)
+from netgain.serving.runtime.wire import Channel
+
+EXIT_CRASHED = 70
+EXIT_USAGE = 2
+_CONNECT_TIMEOUT_S = 30.0
+_LAST_WORDS_TIMEOUT_S = 2.0
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Entry point of `python -m netgain.serving.runtime.engine_process --socket PATH`."""
+    parser = argparse.ArgumentParser(description="An engine process; started by the fleet, not by hand.")
+    parser.add_argument("--socket", required=True, help="Unix socket of the fleet")
+    arguments = parser.parse_args()
+    _die_with_parent()
+    asyncio.run(_run_and_exit(arguments.socket))
+
+
+async def _run_and_exit(socket_path: str) -> None:
+    code = await _Process(socket_path).run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # a thread may still be inside a load or a step that nobody waits for; the ordinary way out would join it
+    os._exit(code)
+
+
+class _Process:
+    """The state of one engine process between its connection's start and end."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._socket_path = socket_path
+        self._inbox: list[ToEngine] = []
+        self._wake = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._stopping = False
+        self._step_started_s: float | None = None
+        self._channel: Channel[ToEngine] = Channel(ToEngine, self._received, self._closed)
+
+    async def run(self) -> int:
+        """Serve until told to stop, the connection ends, or the engine fails. Returns the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            await loop.create_unix_connection(lambda: self._channel, self._socket_path)
+        serving = asyncio.create_task(self._serve_or_explain())
+        gone = asyncio.create_task(self._gone.wait())
+        # when the fleet is gone nobody needs what a long load or step would still bring: leave in the middle of it
+        await asyncio.wait({serving, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return serving.result() if serving.done() else 0
+
+    async def _serve_or_explain(self) -> int:
+        try:
+            await self._serve()
+            return 0
+        except Exception as error:
+            traceback.print_exc()
+            named = isinstance(error, NetgainError)
+            usage = isinstance(error, UsageError)
+            await self._say_last(Failed(str(error) if named else f"{type(error).__name__}: {error}", usage))
+            return EXIT_USAGE if usage else EXIT_CRASHED
+
+    async def _serve(self) -> None:
+        configure = await self._first_message()
+        if configure is None:
+            return
+        from netgain.serving.runtime.build import build_engine  # loads torch: only once a fleet is there to serve
+
+        config = EngineConfig.model_validate_json(configure.engine)
+        built = await asyncio.to_thread(build_engine, config, WallClock())
+        try:
+            self._say(Ready(dict(built.info)))
+            heartbeat = asyncio.create_task(self._heartbeats(built.engine, configure.heartbeat_s))
+            try:
+                await self._loop(built.engine)
+            finally:
+                heartbeat.cancel()
+        finally:
+            built.engine.close()
+
+    async def _loop(self, engine: Engine) -> None:
+        """Take messages between steps, never during one."""
+        while not self._stopping:
+            await self._take_messages(engine)
+            if engine.has_work:
+                self._step_started_s = time.monotonic()
+                outputs = await engine.step()
+                self._step_started_s = None
+                if outputs:
+                    self._say(Outputs(tuple(outputs), time.monotonic()))
+                # the loop reads the socket in the first of these turns and delivers what it read before the second ends
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            elif not self._inbox and not self._stopping:
+                self._wake.clear()
+                await self._wake.wait()
+
+    async def _take_messages(self, engine: Engine) -> None:
+        inbox, self._inbox = self._inbox, []
+        for message in inbox:
+            match message:
+                case Submit(request):
+                    try:
+                        engine.submit(request)
+                    except RequestRejected as refusal:
+                        self._say(Refused(request.id, str(refusal), refusal.parameter, overloaded=False))
+                    except Overloaded as refusal:
+                        self._say(Refused(request.id, str(refusal), None, overloaded=True))
+                case Abort(request_id):
+                    engine.abort(request_id)
+                case MeasureStepCost(call, budget_s):
+                    await self._measure(engine, call, budget_s)
+                case Stop():
+                    self._stop()
+                case Configure():
+                    raise RuntimeError("a second Configure came; an engine process is configured once")
+
+    async def _measure(self, engine: Engine, call: int, budget_s: float) -> None:
+        if engine.has_work:
+            self._say(StepCostMeasured(call, None, "the engine is busy; step cost is measured when no request runs"))
+            return
+        try:
+            cost = await engine.measure_step_cost(budget_s)
+        except NetgainError as error:
+            self._say(StepCostMeasured(call, None, str(error)))
+        else:
+            self._say(StepCostMeasured(call, msgspec.json.encode(cost)))
+
+    async def _heartbeats(self, engine: Engine, period_s: float) -> None:
+        while True:
+            started_s = self._step_started_s
+            in_step_s = None if started_s is None else time.monotonic() - started_s
+            self._say(Heartbeat(engine.stats(), in_step_s))
+            await asyncio.sleep(period_s)
+
+    async def _first_message(self) -> Configure | None:
+        """What to build; None when told to stop instead."""
+        while not self._inbox:
+            if self._stopping:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        first = self._inbox.pop(0)
+        if not isinstance(first, Configure):
+            raise RuntimeError(f"the first message was {type(first).__name__}, not Configure")
+        return first
+
+    def _say(self, message: FromEngine) -> None:
+        self._channel.send(message)
+
+    async def _say_last(self, message: FromEngine) -> None:
+        self._say(message)
+        await self._channel.drain(_LAST_WORDS_TIMEOUT_S)
+
+    def _received(self, message: ToEngine) -> None:
+        self._inbox.append(message)
+        self._wake.set()
+
+    def _closed(self, cause: Exception | None) -> None:
+        if cause is not None:
+            print(f"connection to the fleet lost: {cause}", file=sys.stderr)
+        self._gone.set()
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends; even a stopped process leaves then. Elsewhere the connection's
+    end is the only sign."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
