@@ -1,0 +1,48 @@
+"""The bytes of a request, made before the run so that nothing is encoded while time counts."""
+
+from typing import Any
+
+import msgspec
+
+from netgain.measuring.client.options import Options
+from netgain.measuring.workload.item import Item
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """One item, ready to be sent: `path` below the base URL and the JSON body."""
+
+    item: Item
+    path: str
+    body: bytes
+
+
+def prepare(item: Item, model: str, options: Options, to_netgain: bool) -> Prepared:
+    """Build the streaming request. The `netgain` object is only added for a netgain server, since others may refuse it."""
+    body: dict[str, Any] = {
+        "model": model,
+        "stream": True,
+        "max_tokens": item.max_tokens,
+        "temperature": item.temperature,
+    }
+    if item.prompt is not None:
+        path = "/v1/completions"
+        body["prompt"] = item.prompt
+    else:
+        path = "/v1/chat/completions"
+        body["messages"] = item.messages
+    for name, value in (("top_p", item.top_p), ("top_k", item.top_k), ("seed", item.seed)):
+        if value is not None:
+            body[name] = value
+    if item.stop:
+        body["stop"] = item.stop
+    if item.ignore_eos:
+        body["ignore_eos"] = True
+    body["stream_options"] = {"include_usage": True}
+    if options.running_usage:
+        body["stream_options"]["continuous_usage_stats"] = True
+    if to_netgain:
+        body["netgain"] = {"record": True, "tokens": options.server_tokens}
+        if options.speculate is not None:
+            body["netgain"]["speculate"] = options.speculate
+    body.update(options.extra_body)
+    return Prepared(item, path, msgspec.json.encode(body))

@@ -1,0 +1,64 @@
+"""Which server is being measured: its base URL in one form, and whether it is netgain's own."""
+
+import asyncio
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from netgain.errors import Unavailable, UsageError
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """One entry of /v1/models; netgain signs its entries as owner."""
+
+    id: str
+    owned_by: str | None = None
+    max_model_len: int | None = None
+
+
+class _ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelCard]
+
+
+def base_url(url: str) -> str:
+    """`http://host:port` with any path prefix, without the /v1 that the paths add. Raises UsageError."""
+    parts = urlsplit(url.strip())
+    try:
+        usable = (
+            parts.scheme in ("http", "https") and parts.hostname is not None and (parts.port is None or parts.port > 0)
+        )
+    except ValueError:  # a port that is no number
+        usable = False
+    if not usable:
+        raise UsageError(f"the server URL {url!r} cannot be used; write it as http://127.0.0.1:8000")
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+async def list_models(session: aiohttp.ClientSession, base: str, timeout_s: float = 10.0) -> tuple[ModelCard, ...]:
+    """The models that the server offers. Raises Unavailable when it does not answer with a list in `timeout_s`."""
+    target = f"{base}/v1/models"
+    try:
+        async with asyncio.timeout(timeout_s), session.get(target) as response:
+            body = await response.read()
+            if response.status != 200:
+                raise Unavailable(f"{target} answered with status {response.status}; check the URL and the API key")
+        return tuple(msgspec.json.decode(body, type=_ModelList).data)
+    except TimeoutError as error:
+        raise Unavailable(f"{target} did not answer within {timeout_s:g} s; check that the server is up") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unavailable(f"{target} cannot be reached ({error}); check that the server is up") from error
+    except msgspec.DecodeError as error:
+        raise Unavailable(
+            f"{target} did not answer with a list of models ({error}); is it OpenAI-compatible?"
+        ) from error
+
+
+async def is_netgain(session: aiohttp.ClientSession, base: str) -> bool:
+    """Whether the server is netgain's. A server without a list of models is taken for another one."""
+    try:
+        cards = await list_models(session, base)
+    except Unavailable:
+        return False
+    return any(card.owned_by == "netgain" for card in cards)
