@@ -1,11 +1,12 @@
 """Draft counts: right denominators per position and per length, whatever numbers come in."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netgain.ledger.records import DraftCounts
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-2, 6), st.integers(-2, 8)), max_size=50))
 def test_acceptance_stays_between_zero_and_one(steps: list[tuple[int, int]]) -> None:
     counts = DraftCounts()

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netgain.ledger.stage import PRECEDENCE, Stage
@@ -28,12 +28,14 @@ def _by_counting(parts: list[tuple[Stage, int, int]], start: int, end: int) -> d
     return counted
 
 
+@settings(deadline=None)
 @given(intervals(), st.integers(0, 50), st.integers(0, 60))
 def test_tiles_equal_a_count_of_every_millisecond(parts: list[tuple[Stage, int, int]], start: int, length: int) -> None:
     totals = tile([Interval(s, float(b), float(e)) for s, b, e in parts], float(start), float(start + length))
     assert totals == _by_counting(parts, start, start + length)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(STAGES, st.floats(-1.0, 3.0), st.floats(0.0, 2.0)), max_size=40),
     st.floats(0.0, 1e6),
@@ -46,6 +48,7 @@ def test_tiles_add_up_to_the_length(parts: list[tuple[Stage, float, float]], ori
     assert math.isclose(sum(totals.values()), end - origin, rel_tol=1e-12, abs_tol=1e-12)
 
 
+@settings(deadline=None)
 @given(intervals())
 def test_order_of_measuring_does_not_matter(parts: list[tuple[Stage, int, int]]) -> None:
     forward = [Interval(s, float(b), float(e)) for s, b, e in parts]

@@ -18,7 +18,7 @@ class HandoffKind(StrEnum):
     RETRIEVE = "retrieve"
 
 
-class Handoff(msgspec.Struct, frozen=True, kw_only=True):
+class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One passing-on of work or data. `hidden_s` of `busy_s` ran behind something else; None = not known."""
 
     kind: HandoffKind
@@ -35,7 +35,7 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str | None = None
 
 
-class StepShare(msgspec.Struct, frozen=True, kw_only=True):
+class StepShare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request's part of one step. `own_s` is what the part would cost alone (None: no cost curve yet);
     `stall_s` is the rest of the step's wall time, caused by what was batched with it."""
 
@@ -50,7 +50,7 @@ class StepShare(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float | None
 
 
-class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One turn of the step loop; stamps are the host's monotonic seconds, in this order."""
 
     index: int

@@ -7,7 +7,7 @@ import msgspec
 from netgain.ledger.stage import PRECEDENCE, Stage
 
 
-class Interval(msgspec.Struct, frozen=True, array_like=True):
+class Interval(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One measured wait, in seconds of the host's monotonic clock."""
 
     stage: Stage
