@@ -1,0 +1,91 @@
+"""One measured request with its place in the experiment, and the pairing of both arms by prompt."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from netgain.measuring.client.record import ClientRecord
+
+BASELINE = "baseline"
+CANDIDATE = "candidate"
+CONTROL = "control"  # a second start of the baseline, for the A/A comparison across starts
+
+Metric = Callable[[ClientRecord], float | None]
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """`group` is the set of prompts measured together (the unit that is resampled), `block` counts blocks in time."""
+
+    arm: str
+    group: int
+    block: int
+    record: ClientRecord
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What both arms share: the prompt, within its group."""
+        return self.group, self.record.item_id
+
+
+class Pairs(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of both arms, paired by prompt: arrays of shape [pairs]; infinite where a request failed.
+
+    `log_baseline` and `log_candidate` are means over repeats of the logarithm, `baseline` and `candidate` means of the
+    value itself; `groups` tells which pairs were measured together.
+    """
+
+    groups: NDArray[np.int64]
+    log_baseline: NDArray[np.float64]
+    log_candidate: NDArray[np.float64]
+    baseline: NDArray[np.float64]
+    candidate: NDArray[np.float64]
+    items: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def log_ratios(self) -> NDArray[np.float64]:
+        """log(baseline / candidate) per pair; positive = the candidate is faster. Failures count as +-LOG_FAILED."""
+        return clip_failures(self.log_baseline) - clip_failures(self.log_candidate)
+
+
+LOG_FAILED = 30.0  # a failed request is slower than anything measured, yet finite, so that medians stay defined
+
+
+def clip_failures(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Replace infinite logarithms (failures) by a finite value beyond every real one."""
+    return np.minimum(logs, LOG_FAILED)
+
+
+def pair(
+    observations: Iterable[Observation], metric: Metric, baseline: str = BASELINE, candidate: str = CANDIDATE
+) -> Pairs:
+    """Pair two arms by prompt. A prompt without a known value in both arms is left out (unknown is not zero)."""
+    values: dict[str, dict[tuple[int, str], list[float]]] = {baseline: defaultdict(list), candidate: defaultdict(list)}
+    for observation in observations:
+        if observation.arm in values:
+            value = metric(observation.record)
+            if value is not None:
+                values[observation.arm][observation.key].append(value)
+    return pair_values(values[baseline], values[candidate])
+
+
+def pair_values(baseline: dict[tuple[int, str], list[float]], candidate: dict[tuple[int, str], list[float]]) -> Pairs:
+    """Pair repeats that are already sorted by (group, prompt)."""
+    keys = [key for key in sorted(baseline) if candidate.get(key)]
+    return Pairs(
+        groups=np.array([group for group, _ in keys], dtype=np.int64),
+        log_baseline=np.array([_mean_log(baseline[key]) for key in keys], dtype=np.float64),
+        log_candidate=np.array([_mean_log(candidate[key]) for key in keys], dtype=np.float64),
+        baseline=np.array([float(np.mean(baseline[key])) for key in keys], dtype=np.float64),
+        candidate=np.array([float(np.mean(candidate[key])) for key in keys], dtype=np.float64),
+        items=tuple(item for _, item in keys),
+    )
+
+
+def _mean_log(values: list[float]) -> float:
+    return float(np.mean(np.log(np.maximum(values, 1e-9))))

@@ -1,0 +1,57 @@
+"""Guards: tails against relative limits or a promised SLO, failures, and what few data cannot show."""
+
+import pytest
+
+from netgain.deciding.experiment.guards import Limits, attainment, judge_guards
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
+from netgain.measuring.workload.slo import parse_slo
+
+
+def observed(make_record, baseline, candidate, groups=5):
+    found = []
+    for group in range(groups):
+        for arm, settings in ((BASELINE, baseline), (CANDIDATE, candidate)):
+            found.append(Observation(arm=arm, group=group, block=group, record=make_record(f"p{group}", **settings)))
+    return found
+
+
+def states(guards):
+    return {guard.name: guard.state for guard in guards}
+
+
+def test_equal_arms_hold_every_guard(make_record):
+    guards = judge_guards(observed(make_record, {}, {}), None, Limits(), 0)
+    assert states(guards) == {"failed share": "held", "ttft p95": "held", "itl p99": "held"}
+
+
+def test_a_doubled_first_token_time_breaches(make_record):
+    guards = judge_guards(observed(make_record, {"prefill_s": 0.1}, {"prefill_s": 0.2}), None, Limits(), 0)
+    assert states(guards)["ttft p95"] == "breached"
+
+
+def test_a_slow_token_in_one_group_of_many_is_not_shown(make_record):
+    trial = observed(make_record, {}, {}, groups=9)
+    trial.append(Observation(arm=CANDIDATE, group=9, block=9, record=make_record("slow", token_s=0.1)))
+    assert states(judge_guards(trial, None, Limits(), 0))["itl p99"] == "not shown"
+
+
+def test_an_slo_replaces_the_relative_limit(make_record):
+    trial = observed(make_record, {"token_s": 0.01}, {"token_s": 0.03})
+    guards = judge_guards(trial, parse_slo("itl.p99=50ms,e2e=10s"), Limits(), 0)
+    assert states(guards) == {"failed share": "held", "itl p99": "held", "e2e p95": "held", "ttft p95": "held"}
+    guards = judge_guards(trial, parse_slo("itl.p99=20ms"), Limits(), 0)
+    assert states(guards)["itl p99"] == "breached"
+
+
+def test_failures_count_as_infinite(make_record):
+    trial = observed(make_record, {}, {"error": "cut"})
+    found = states(judge_guards(trial, None, Limits(), 0))
+    assert found["failed share"] == "breached"
+    assert found["ttft p95"] == "breached"
+
+
+def test_attainment_counts_requests_that_meet_every_target(make_record):
+    slo = parse_slo("ttft=150ms")
+    records = [make_record(prefill_s=0.1), make_record(prefill_s=0.2), make_record(error="cut")]
+    assert attainment(records, slo) == pytest.approx(1 / 3)
+    assert attainment([], slo) is None
