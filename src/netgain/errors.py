@@ -23,3 +23,11 @@ class RequestRejected(UsageError):
 
 class Unavailable(NetgainError):
     """Something needed (registry, engine process, compiler, browser) is not there now."""
+
+
+class Overloaded(NetgainError):
+    """A limit on work in flight is reached; the same request may succeed later."""
+
+
+class ExecutorFailed(NetgainError):
+    """A step could not be computed; the message names the cause."""

@@ -38,10 +38,12 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class SegmentResult(msgspec.Struct, frozen=True):
-    """`choices[i]` is the token chosen by row i; `laws` is float64 [rows, vocab] where asked for, else None."""
+    """`choices[i]` is the token chosen by row i; `laws` is float64 [rows, vocab] where asked for, else None.
+    With `error` the segment failed alone (its logits were not numbers, say) and the other segments stand."""
 
     choices: tuple[int, ...]
     laws: np.ndarray | None = None
+    error: str | None = None
 
 
 class StepResult(msgspec.Struct, frozen=True):

@@ -1,0 +1,105 @@
+"""Bookkeeping of the device's KV blocks: who holds which, which can be found by key, which may be evicted."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+
+class BlockPool:
+    """Every block is exactly one of: free, cached (published, held by nobody, evictable) or referenced.
+
+    A published block keeps its key until it is evicted, so that any request with the same prefix can hold it too.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self._free = list(range(blocks - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently released first
+        self._references = [0] * blocks
+        self._key_of: dict[int, bytes] = {}
+        self._block_of: dict[bytes, int] = {}
+        self.evictions = 0
+
+    @property
+    def available(self) -> int:
+        """Blocks that `allocate` can hand out now."""
+        return len(self._free) + len(self._cached)
+
+    def lookup(self, keys: Sequence[bytes]) -> list[int]:
+        """The blocks of the longest published prefix of `keys`; holds nothing."""
+        found = []
+        for key in keys:
+            block = self._block_of.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def acquire(self, blocks: Iterable[int]) -> None:
+        """Hold blocks that `lookup` found."""
+        for block in blocks:
+            self._references[block] += 1
+            self._cached.pop(block, None)
+
+    def references(self) -> dict[int, int]:
+        """How many hold each referenced block."""
+        return {block: count for block, count in enumerate(self._references) if count}
+
+    def cached_among(self, blocks: Iterable[int]) -> int:
+        """How many of `blocks` nobody holds, so that acquiring them lowers `available`."""
+        return sum(block in self._cached for block in blocks)
+
+    def allocate(self, count: int) -> list[int]:
+        """`count` blocks with one reference each, evicting the least recently used cached ones when none is free.
+
+        Raises ValueError when fewer are available: callers check `available` first.
+        """
+        if count > self.available:
+            raise ValueError(f"{count} KV blocks wanted, {self.available} available")
+        taken = []
+        for _ in range(count):
+            if self._free:
+                block = self._free.pop()
+            else:
+                block, _ = self._cached.popitem(last=False)
+                del self._block_of[self._key_of.pop(block)]
+                self.evictions += 1
+            self._references[block] = 1
+            taken.append(block)
+        return taken
+
+    def publish(self, block: int, key: bytes) -> None:
+        """Make a referenced block, whose tokens are all committed, findable; a key that exists already stays where it is."""
+        if key not in self._block_of and block not in self._key_of:
+            self._block_of[key] = block
+            self._key_of[block] = key
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give back one reference each, last block first, so that the tail of a prefix is evicted before its head."""
+        for block in reversed(blocks):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                if block in self._key_of:
+                    self._cached[block] = None
+                else:
+                    self._free.append(block)
+
+    def clear_cache(self) -> int:
+        """Forget every published block that nobody holds; returns how many."""
+        count = len(self._cached)
+        for block in self._cached:
+            del self._block_of[self._key_of.pop(block)]
+            self._free.append(block)
+        self._cached.clear()
+        return count
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is free, cached or referenced, exactly once, and keys are one to one."""
+        free, cached = set(self._free), set(self._cached)
+        referenced = {block for block, count in enumerate(self._references) if count}
+        assert len(free) == len(self._free), "a block is free twice"
+        assert all(count >= 0 for count in self._references), "a reference count is negative"
+        assert not (free & cached or free & referenced or cached & referenced), "a block is in two states"
+        assert len(free) + len(cached) + len(referenced) == self.blocks, "a block is lost"
+        assert {key: block for block, key in self._key_of.items()} == self._block_of, "keys and blocks disagree"
+        assert cached <= self._key_of.keys(), "a cached block has no key"
+        assert not free & self._key_of.keys(), "a free block has a key"

@@ -1,0 +1,141 @@
+"""What a step writes down: each request's stages, its own cost and stall, draft handoffs, counters."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from netgain.cost.step_cost import StepCost
+from netgain.ledger.collector import Collector
+from netgain.ledger.records import Handoff, HandoffKind, StepRecord, StepShare
+from netgain.ledger.stage import Stage
+from netgain.serving.engine.generation import Generation
+from netgain.serving.engine.request import EngineStats
+from netgain.serving.engine.scheduler import Scheduler, StepPlan, Work
+
+
+class StepStamps(NamedTuple):
+    """When each part of a step ended, in seconds of the engine's clock."""
+
+    started_s: float
+    drafted_s: float
+    scheduled_s: float
+    executed_s: float
+    finished_s: float
+
+
+class Committed(NamedTuple):
+    """What a request got out of a step: `accepted` drafts stood, `used` of them are part of the output."""
+
+    tokens: tuple[int, ...] = ()
+    accepted: int = 0
+    used: int = 0
+
+
+class Accounts:
+    """Turns plans and stamps into timelines, records and counters. `step_cost` splits own cost from stall once measured."""
+
+    def __init__(self, collector: Collector, scheduler: Scheduler) -> None:
+        self.counters = dict.fromkeys(EngineStats.__struct_fields__[4:], 0)
+        self.step_cost: StepCost | None = None
+        self._collector = collector
+        self._scheduler = scheduler
+
+    def write_down(
+        self,
+        plan: StepPlan,
+        committed: Sequence[Committed],
+        drafted: Collection[str],
+        stamps: StepStamps,
+        generations: Mapping[str, Generation],
+    ) -> None:
+        """`committed[i]` came out of plan.work[i]; `drafted` are the requests that were asked for drafts."""
+        self._waits(plan, stamps, generations)
+        shares = []
+        for work, (tokens, accepted, used) in zip(plan.work, committed, strict=True):
+            generation = generations[work.sequence.id]
+            share = self._share(work, tokens, stamps)
+            shares.append(share)
+            generation.shared(share)
+            asked = work.sequence.id in drafted
+            if asked:
+                generation.timeline.add(Stage.DRAFT, stamps.started_s, stamps.drafted_s)
+            # a prefill begins where its cache lookup ended; a plain decode waits for the whole turn
+            begin_s = stamps.scheduled_s if work.prefill else stamps.drafted_s if asked else stamps.started_s
+            generation.timeline.add(share.stage, begin_s, stamps.finished_s)
+            if tokens and generation.first_token_s is None:
+                generation.first_token_s = stamps.finished_s
+            self.counters["output_tokens"] += len(tokens)
+            if work.drafts:
+                self._handoff(work, accepted, used, stamps)
+        if not plan.work:
+            return
+        self._collector.step(
+            StepRecord(
+                index=self.counters["steps"],
+                started_s=stamps.started_s,
+                drafted_s=stamps.drafted_s,
+                scheduled_s=stamps.scheduled_s,
+                executed_s=stamps.executed_s,
+                finished_s=stamps.finished_s,
+                shares=tuple(shares),
+                waiting=len(self._scheduler.waiting),
+                running=len(self._scheduler.running),
+                free_blocks=self._scheduler.pool.available,
+            )
+        )
+        self.counters["steps"] += 1
+
+    def _waits(self, plan: StepPlan, stamps: StepStamps, generations: Mapping[str, Generation]) -> None:
+        for admission in plan.admitted:
+            generation = generations[admission.sequence.id]
+            generation.wait_until(stamps.scheduled_s)
+            generation.timeline.add(Stage.CACHE_LOOKUP, admission.lookup_start_s, admission.lookup_end_s)
+            if admission.sequence.preemptions == 0:
+                self.counters["prompt_tokens"] += len(generation.request.prompt)
+                self.counters["cached_tokens"] += admission.sequence.cached_tokens
+        for sequence in plan.preempted:
+            self.counters["preemptions"] += 1
+            generations[sequence.id].preempted(stamps.started_s)
+        worked = {work.sequence.id for work in plan.work}
+        for sequence in self._scheduler.running:
+            if sequence.id not in worked:  # it holds a place, but the budget went to others
+                generations[sequence.id].timeline.add(Stage.QUEUED, stamps.started_s, stamps.finished_s)
+
+    def _share(self, work: Work, tokens: tuple[int, ...], stamps: StepStamps) -> StepShare:
+        own_s = stall_s = None
+        if self.step_cost is not None:
+            own_s = self.step_cost.seconds(1, work.count, work.start)
+        if own_s is not None:
+            wall_s = stamps.finished_s - stamps.drafted_s
+            own_s = min(own_s, wall_s)
+            stall_s = wall_s - own_s
+        return StepShare(
+            request_id=work.sequence.id,
+            stage=Stage.PREFILL if work.prefill else Stage.VERIFY if work.drafts else Stage.DECODE,
+            prefill_tokens=work.count if work.prefill else 0,
+            decode_tokens=0 if work.prefill else 1,
+            draft_tokens=work.drafts,
+            committed_tokens=len(tokens),
+            context_tokens=work.start + work.count,
+            own_s=own_s,
+            stall_s=stall_s,
+        )
+
+    def _handoff(self, work: Work, accepted: int, used: int, stamps: StepStamps) -> None:
+        self.counters["draft_steps"] += 1
+        self.counters["drafted_tokens"] += work.drafts
+        self.counters["accepted_tokens"] += accepted
+        self._collector.handoff(
+            Handoff(
+                kind=HandoffKind.DRAFT_VERIFY,
+                source="proposer",
+                target="target",
+                at_s=stamps.drafted_s,
+                bytes=4 * work.drafts,
+                used_tokens=used,
+                wasted_tokens=work.drafts - used,
+                waited_s=0.0,
+                busy_s=stamps.drafted_s - stamps.started_s,
+                hidden_s=0.0,
+                request_id=work.sequence.id,
+            )
+        )

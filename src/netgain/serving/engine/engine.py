@@ -1,0 +1,235 @@
+"""The step loop: draft, schedule, execute, verify, commit; it keeps the tokens and writes down where the time went."""
+
+from collections.abc import Sequence as Tokens
+
+from netgain.errors import ExecutorFailed, RequestRejected
+from netgain.ledger.clock import Clock
+from netgain.ledger.collector import Collector
+from netgain.ledger.stage import Stage
+from netgain.serving.blocks.keys import KeyChain, Namespace
+from netgain.serving.engine.accounts import Accounts, Committed, StepStamps
+from netgain.serving.engine.batch import Batch, Segment, SegmentResult
+from netgain.serving.engine.finish import drafts_kept, truncate
+from netgain.serving.engine.generation import Generation
+from netgain.serving.engine.noise import PositionNoise
+from netgain.serving.engine.protocols import Draft, Executor, Proposer, Target, Verifier
+from netgain.serving.engine.request import EngineStats, Output, Request
+from netgain.serving.engine.sampling import validate
+from netgain.serving.engine.scheduler import Scheduler, Work
+from netgain.serving.engine.sequence import Sequence, SequenceState
+
+NO_DRAFT = Draft(())
+
+
+class Engine:
+    """Generates for many requests at once. Not thread-safe: submit, abort and step are called from one task.
+
+    Owns executor, scheduler and proposer from construction until `close`. A failing step ends the requests that were in
+    it (finish_reason "error") and nothing else.
+    """
+
+    def __init__(
+        self,
+        *,
+        executor: Executor,
+        scheduler: Scheduler,
+        namespace: Namespace,
+        clock: Clock,
+        collector: Collector,
+        vocab_size: int,
+        eos_ids: frozenset[int],
+        proposer: Proposer | None = None,
+        verifier: Verifier | None = None,
+        max_drafts: int = 0,
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self._namespace = namespace
+        self._clock = clock
+        self._accounts = Accounts(collector, scheduler)
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+        self._proposer = proposer
+        self._verifier = verifier
+        self._max_drafts = max_drafts if proposer and verifier else 0
+        self._generations: dict[str, Generation] = {}
+        self._in_flight: frozenset[str] = frozenset()
+        self._aborted: set[str] = set()
+        self._outbox: list[Output] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._outbox or self._generations)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises RequestRejected (it can never run) or Overloaded (not now)."""
+        if request.id in self._generations:
+            raise RequestRejected(f"a request with id {request.id!r} is running already", "id")
+        if not request.prompt:
+            raise RequestRejected("the prompt has no tokens: send at least one", "prompt")
+        if not 0 <= min(request.prompt) <= max(request.prompt) < self._vocab_size:
+            raise RequestRejected(f"the prompt holds token ids outside 0..{self._vocab_size - 1}", "prompt")
+        validate(request.sampling, self._vocab_size)
+        start_s = self._clock.now()
+        chain = KeyChain(self._namespace.root(request.salt), self.scheduler.block_tokens)
+        chain.extend(request.prompt)
+        length = len(request.prompt)
+        sequence = Sequence(request.id, length, length + request.sampling.max_tokens, chain.keys)
+        generation = Generation(request, sequence, chain, self._stop_ids(request))
+        self.scheduler.add(sequence)
+        self._generations[request.id] = generation
+        generation.timeline.add(Stage.CACHE_LOOKUP, start_s, self._clock.now())
+
+    def abort(self, request_id: str) -> bool:
+        """End a request in whatever state; its Output ("abort") comes with the next step. False when it is not known."""
+        generation = self._generations.get(request_id)
+        if generation is None:
+            return False
+        if request_id in self._in_flight:
+            self._aborted.add(request_id)  # its blocks are being written; the commit ends it
+        else:
+            self._end(generation, "abort")
+        return True
+
+    async def step(self) -> list[Output]:
+        """One turn of the loop: what was committed and what ended since the last turn; [] when there is nothing to do."""
+        started_s = self._clock.now()
+        drafts = self._draft()
+        drafted_s = self._clock.now() if drafts else started_s
+        plan = self.scheduler.schedule()
+        scheduled_s = self._clock.now()
+        results: tuple[SegmentResult, ...] = ()
+        if plan.work:
+            results = await self._execute(Batch(tuple(self._segment(work, drafts) for work in plan.work)))
+        executed_s = self._clock.now()
+        committed = [
+            self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), result)
+            for work, result in zip(plan.work, results, strict=True)
+        ]
+        stamps = StepStamps(started_s, drafted_s, scheduled_s, executed_s, self._clock.now())
+        self._accounts.write_down(plan, committed, drafts.keys(), stamps, self._generations)
+        for work, part, result in zip(plan.work, committed, results, strict=True):
+            self._report(self._generations[work.sequence.id], part.tokens, result)
+        outputs, self._outbox = self._outbox, []
+        return outputs
+
+    def stats(self) -> EngineStats:
+        """Gauges of this moment and counters since the start."""
+        return EngineStats(
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            free_blocks=self.scheduler.pool.available,
+            total_blocks=self.scheduler.pool.blocks,
+            **self._accounts.counters,
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError unless engine, scheduler and pool agree (run in tests after every step and when idle)."""
+        self.scheduler.check()
+        queued = {s.id for s in (*self.scheduler.waiting, *self.scheduler.running)}
+        assert queued == self._generations.keys(), "scheduler and engine know different requests"
+        for generation in self._generations.values():
+            assert generation.sequence.length == len(generation.tokens), "lengths and tokens disagree"
+
+    def close(self) -> None:
+        """End everything; the executor's memory is given back."""
+        self.executor.close()
+
+    def _stop_ids(self, request: Request) -> frozenset[int]:
+        eos = frozenset() if request.sampling.ignore_eos else self._eos_ids
+        return eos | frozenset(request.sampling.stop_token_ids)
+
+    def _draft(self) -> dict[str, Draft]:
+        """Ask the proposer for every decoding request that may speculate; the scheduler sees only how many."""
+        drafts: dict[str, Draft] = {}
+        if self._proposer is None or not self._max_drafts:
+            return drafts
+        for sequence in self.scheduler.running:
+            generation = self._generations[sequence.id]
+            # the step commits one token beyond the drafts, so the last one allowed need not be guessed
+            limit = min(self._max_drafts, sequence.max_length - sequence.length - 1)
+            if sequence.state is SequenceState.DECODING and generation.request.speculate and limit > 0:
+                draft = self._proposer.propose(sequence.id, generation.tokens, limit)
+                drafts[sequence.id] = draft
+                sequence.drafts = len(draft.tokens)
+        return drafts
+
+    def _segment(self, work: Work, drafts: dict[str, Draft]) -> Segment:
+        generation = self._generations[work.sequence.id]
+        tokens: Tokens[int] = generation.tokens[work.start : work.start + work.count]
+        if work.drafts:
+            tokens = [*tokens, *drafts[work.sequence.id].tokens[: work.drafts]]
+        return Segment(
+            request_id=work.sequence.id,
+            stage=Stage.PREFILL if work.prefill else Stage.VERIFY if work.drafts else Stage.DECODE,
+            tokens=tuple(tokens),
+            start=work.start,
+            block_table=tuple(work.sequence.blocks),
+            rows=1 + work.drafts if work.samples else 0,
+            drafts=work.drafts,
+            sampling=generation.request.sampling,
+            choice=generation.request.choice,
+            laws=bool(work.drafts and self._verifier and self._verifier.needs_laws),
+        )
+
+    async def _execute(self, batch: Batch) -> tuple[SegmentResult, ...]:
+        self._in_flight = frozenset(segment.request_id for segment in batch.segments)
+        try:
+            return (await self.executor.execute(batch)).segments
+        except ExecutorFailed as failure:
+            return tuple(SegmentResult((), error=str(failure)) for _ in batch.segments)
+        finally:
+            self._in_flight = frozenset()
+
+    def _commit(self, work: Work, draft: Draft, result: SegmentResult) -> Committed:
+        """Verify, cut at the end of the answer, publish."""
+        generation = self._generations[work.sequence.id]
+        if result.error is not None:
+            return Committed()
+        tokens: tuple[int, ...] = ()
+        accepted = used = 0
+        if work.samples:
+            tokens = result.choices[:1]
+            if work.drafts:
+                assert self._verifier is not None
+                offered = Draft(draft.tokens[: work.drafts], None if draft.laws is None else draft.laws[: work.drafts])
+                noise = PositionNoise(generation.request.sampling.seed, generation.request.choice)
+                position = work.start + 1
+                tokens = self._verifier.verify(offered, Target(result.choices, result.laws), noise, position)
+                accepted = len(tokens) - 1
+                generation.drafts.add(work.drafts, accepted)
+            remaining = work.sequence.max_length - work.sequence.length
+            tokens, generation.finish_reason = truncate(tokens, remaining, generation.stop_ids)
+            used = drafts_kept(draft.tokens[: work.drafts], tokens)
+            generation.tokens.extend(tokens)
+            generation.chain.extend(tokens)
+        self.scheduler.commit(work, len(tokens))
+        return Committed(tokens, accepted, used)
+
+    def _report(self, generation: Generation, tokens: tuple[int, ...], result: SegmentResult) -> None:
+        if result.error is not None:
+            self._end(generation, "error", error=result.error)
+        elif generation.finish_reason is not None:
+            self._end(generation, generation.finish_reason, tokens)
+        elif generation.request.id in self._aborted:
+            self._end(generation, "abort", tokens)
+        elif tokens:
+            self._outbox.append(Output(request_id=generation.request.id, tokens=tokens))
+
+    def _end(
+        self, generation: Generation, reason: str, tokens: tuple[int, ...] = (), error: str | None = None
+    ) -> None:
+        """Give everything back and queue the last output, with the trace."""
+        request, sequence = generation.request, generation.sequence
+        if sequence.state is SequenceState.WAITING:
+            generation.wait_until(self._clock.now())
+        trace = generation.trace()
+        self.scheduler.finish(sequence)
+        if self._proposer is not None:
+            self._proposer.forget(request.id)
+        self._aborted.discard(request.id)
+        del self._generations[request.id]
+        self._accounts.counters["requests_finished"] += 1
+        self._outbox.append(
+            Output(request_id=request.id, tokens=tokens, finish_reason=reason, trace=trace, error=error)
+        )

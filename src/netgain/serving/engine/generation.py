@@ -1,0 +1,74 @@
+"""A request as the engine sees it: its tokens, its timeline, and its sequence at the scheduler."""
+
+from netgain.ledger.records import DraftCounts, EngineTrace, StepShare
+from netgain.ledger.stage import Stage
+from netgain.ledger.timeline import Timeline
+from netgain.serving.blocks.keys import KeyChain
+from netgain.serving.engine.request import Request
+from netgain.serving.engine.sequence import Sequence
+
+
+class Generation:
+    """State of one running request; `tokens` are prompt and committed output."""
+
+    __slots__ = (
+        "_waiting_for",
+        "_waiting_since_s",
+        "chain",
+        "drafts",
+        "finish_reason",
+        "first_token_s",
+        "own_s",
+        "request",
+        "sequence",
+        "stall_s",
+        "stop_ids",
+        "timeline",
+        "tokens",
+    )
+
+    def __init__(self, request: Request, sequence: Sequence, chain: KeyChain, stop_ids: frozenset[int]) -> None:
+        self.request = request
+        self.sequence = sequence
+        self.chain = chain
+        self.stop_ids = stop_ids
+        self.tokens: list[int] = list(request.prompt)
+        self.timeline = Timeline()
+        self.drafts = DraftCounts()
+        self.finish_reason: str | None = None
+        self.first_token_s: float | None = None
+        self.own_s: float | None = 0.0
+        self.stall_s: float | None = 0.0
+        self._waiting_for = Stage.QUEUED
+        self._waiting_since_s = request.received_s
+
+    def wait_until(self, now_s: float) -> None:
+        """The wait for a place in the batch, first or after a preemption, ends."""
+        self.timeline.add(self._waiting_for, self._waiting_since_s, now_s)
+
+    def preempted(self, now_s: float) -> None:
+        """The blocks are gone; until it is admitted again, the request waits for them."""
+        self._waiting_for = Stage.PREEMPTED
+        self._waiting_since_s = now_s
+
+    def shared(self, share: StepShare) -> None:
+        """Add a step's own cost and stall; one step without a cost curve makes the sums unknown."""
+        if share.own_s is None or share.stall_s is None or self.own_s is None or self.stall_s is None:
+            self.own_s = self.stall_s = None
+        else:
+            self.own_s += share.own_s
+            self.stall_s += share.stall_s
+
+    def trace(self) -> EngineTrace:
+        """What is known at the end; call before the scheduler finishes the sequence."""
+        return EngineTrace(
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=self.sequence.cached_tokens,
+            output_tokens=len(self.tokens) - len(self.request.prompt),
+            preemptions=self.sequence.preemptions,
+            first_token_s=self.first_token_s,
+            intervals=tuple(self.timeline.intervals),
+            drafts=self.drafts,
+            own_s=self.own_s,
+            stall_s=self.stall_s,
+        )

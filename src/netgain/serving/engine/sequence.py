@@ -1,0 +1,45 @@
+"""A request as the scheduler sees it: lengths, block keys and blocks held, never tokens."""
+
+from collections.abc import Sequence as Keys
+from enum import StrEnum
+
+
+class SequenceState(StrEnum):
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+
+
+class Sequence:
+    """`length` tokens are committed, the KV of the first `computed` of them is stored in `blocks`.
+
+    `keys` are those of the full blocks of committed tokens and grow with them (the engine extends the list);
+    `drafts` is how many unverified tokens the next step should add behind the committed ones.
+    """
+
+    __slots__ = (
+        "blocks",
+        "cached_tokens",
+        "computed",
+        "drafts",
+        "id",
+        "keys",
+        "length",
+        "max_length",
+        "preemptions",
+        "published",
+        "state",
+    )
+
+    def __init__(self, sequence_id: str, length: int, max_length: int, keys: Keys[bytes]) -> None:
+        self.id = sequence_id
+        self.length = length
+        self.max_length = max_length
+        self.keys = keys
+        self.state = SequenceState.WAITING
+        self.computed = 0
+        self.blocks: list[int] = []
+        self.published = 0
+        self.drafts = 0
+        self.cached_tokens = 0
+        self.preemptions = 0

@@ -1,0 +1,166 @@
+"""Builds an engine from its configuration: the one place that knows which parts fit together."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import psutil
+import torch
+
+from netgain.errors import UsageError
+from netgain.ledger.clock import Clock
+from netgain.ledger.collector import Collector
+from netgain.serving.blocks.keys import Namespace
+from netgain.serving.blocks.layout import KVLayout
+from netgain.serving.blocks.pool import BlockPool
+from netgain.serving.engine.engine import Engine
+from netgain.serving.engine.protocols import Executor, Proposer
+from netgain.serving.engine.scheduler import Scheduler
+from netgain.serving.model.cache import PagedKV
+from netgain.serving.model.kernels.select import load_kernels
+from netgain.serving.model.load import LoadedModel, load_model
+from netgain.serving.runtime.config import CacheSettings, EngineConfig
+from netgain.serving.runtime.torch_executor import TorchExecutor
+from netgain.serving.speculation.registry import VERIFIERS, build_proposer
+
+DEFAULT_KV_TOKENS = 65_536
+MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What this engine really is, for logs, /v1/models, records and reports."""
+
+    model: str
+    source: str
+    weights: str
+    dtype: str
+    kv_dtype: str
+    kernels: str
+    kernels_note: str | None
+    device: str
+    threads: int
+    vocab_size: int
+    max_length: int
+    kv_tokens: int
+    kv_token_bytes: int
+    weight_bytes: int
+
+
+class BuiltEngine(NamedTuple):
+    """An engine with the model it runs; closing the engine gives the memory back."""
+
+    engine: Engine
+    loaded: LoadedModel
+    info: EngineInfo
+
+
+def build_engine(
+    config: EngineConfig,
+    clock: Clock,
+    collector: Collector | None = None,
+    *,
+    wrap_executor: Callable[[Executor], Executor] = lambda executor: executor,
+    wrap_proposer: Callable[[Proposer], Proposer] = lambda proposer: proposer,
+) -> BuiltEngine:
+    """Load weights and put the engine together. The wrappers let tests slow a part down where it really runs.
+
+    Raises UsageError for what the configuration asks and the model, device or memory cannot give.
+    """
+    device = _device(config.model.device)
+    threads = config.model.threads or len(psutil.Process().cpu_affinity())
+    kernels = load_kernels(config.model.kernels, threads, device)
+    if kernels.name.startswith("compiled"):
+        torch.set_num_threads(1)  # the kernels have their own pool; two pools would fight for the cores
+    else:
+        torch.set_num_threads(threads)
+    loaded = load_model(config.model.source, config.model.dtype, kernels, device)
+    kv_dtype = _kv_dtype(config.model.kv_dtype, loaded.dtype)
+    layout = KVLayout(
+        layers=loaded.config.layers,
+        kv_heads=loaded.config.kv_heads,
+        head_dim=loaded.config.head_dim,
+        value_bytes=kv_dtype.itemsize,
+        block_tokens=config.cache.block_tokens,
+    )
+    max_length = min(config.scheduler.max_model_len or loaded.config.max_length, loaded.config.max_length)
+    blocks = layout.blocks_for(_kv_tokens(config.cache, layout, max_length))
+    executor = TorchExecutor(
+        loaded.model, PagedKV(layout, blocks, kv_dtype, device), kernels, device, layout.block_tokens
+    )
+    scheduler = Scheduler(
+        BlockPool(blocks),
+        clock,
+        block_tokens=layout.block_tokens,
+        max_batch_tokens=config.scheduler.max_batch_tokens,
+        max_running=config.scheduler.max_running,
+        max_waiting=config.scheduler.max_waiting,
+        max_length=max_length,
+        prefix_caching=config.cache.prefix_caching,
+    )
+    kv_name = str(kv_dtype).removeprefix("torch.")
+    speculation = config.speculation
+    proposer = build_proposer(
+        speculation.method, k=speculation.k, lookup_min=speculation.lookup_min, lookup_max=speculation.lookup_max
+    )
+    engine = Engine(
+        executor=wrap_executor(executor),
+        scheduler=scheduler,
+        namespace=Namespace(
+            weights=loaded.weights_digest,
+            tokenizer=loaded.tokenizer.digest,
+            rope=loaded.config.rope_id,
+            kv_dtype=kv_name,
+            numerics=f"{kernels.name}/{loaded.dtype}",
+        ),
+        clock=clock,
+        collector=collector or Collector(),
+        vocab_size=loaded.config.vocab_size,
+        eos_ids=frozenset(loaded.eos_ids),
+        proposer=wrap_proposer(proposer) if proposer is not None else None,
+        verifier=VERIFIERS[speculation.verifier]() if proposer is not None else None,
+        max_drafts=speculation.k,
+    )
+    info = EngineInfo(
+        model=config.model.name or loaded.name,
+        source=config.model.source,
+        weights=loaded.weights_digest,
+        dtype=loaded.dtype,
+        kv_dtype=kv_name,
+        kernels=kernels.name,
+        kernels_note=kernels.note,
+        device=str(device),
+        threads=threads,
+        vocab_size=loaded.config.vocab_size,
+        max_length=max_length,
+        kv_tokens=blocks * layout.block_tokens,
+        kv_token_bytes=layout.token_bytes,
+        weight_bytes=loaded.model.nbytes,
+    )
+    return BuiltEngine(engine, loaded, info)
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("model.device is 'cuda', but torch finds no CUDA device here: use 'cpu' or 'auto'")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def _kv_dtype(name: str, model_dtype: str) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if model_dtype == "fp32" else torch.bfloat16
+    return {"bf16": torch.bfloat16, "fp32": torch.float32}[name]
+
+
+def _kv_tokens(cache: CacheSettings, layout: KVLayout, max_length: int) -> int:
+    available = psutil.virtual_memory().available
+    if cache.kv_tokens is not None:
+        wanted = cache.kv_tokens * layout.token_bytes
+        if wanted > available:
+            raise UsageError(
+                f"cache.kv_tokens = {cache.kv_tokens} needs {wanted / 2**30:.1f} GiB, "
+                f"{available / 2**30:.1f} GiB of memory are available: lower it"
+            )
+        return cache.kv_tokens
+    return max(
+        layout.block_tokens, min(max(DEFAULT_KV_TOKENS, max_length), int(available * MEMORY_SHARE / layout.token_bytes))
+    )

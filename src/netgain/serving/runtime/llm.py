@@ -1,0 +1,97 @@
+"""Generation without a server: the same engine, driven in this process until every prompt is answered."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+
+from netgain.ledger.clock import WallClock
+from netgain.ledger.records import EngineTrace
+from netgain.serving.engine.request import Output, Request, SamplingParams
+from netgain.serving.runtime.build import build_engine
+from netgain.serving.runtime.config import EngineConfig
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer. `finish_reason` is "stop", "length" or "error" (then `error` says why)."""
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    text: str
+    finish_reason: str
+    trace: EngineTrace
+    error: str | None = None
+
+
+class LLM:
+    """An engine in this process. Use as a context manager, or call `close`."""
+
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        self._clock = WallClock()
+        self.built = build_engine(config or EngineConfig(), self._clock)
+        self._ids = itertools.count()
+
+    def generate(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        sampling: SamplingParams | Sequence[SamplingParams],
+    ) -> list[Completion]:
+        """Answer every prompt (text, or token ids), batched together; one sampling for all or one each.
+
+        Raises RequestRejected for a prompt that can never run; the others are then not started.
+        """
+        params = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+        tokenizer = self.built.loaded.tokenizer
+        requests = [
+            Request(
+                id=f"offline-{next(self._ids)}",
+                prompt=tuple(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt),
+                sampling=one,
+                received_s=self._clock.now(),
+            )
+            for prompt, one in zip(prompts, params, strict=True)
+        ]
+        return asyncio.run(self._run(requests))
+
+    def close(self) -> None:
+        self.built.engine.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _run(self, requests: list[Request]) -> list[Completion]:
+        engine = self.built.engine
+        tokens: dict[str, list[int]] = {request.id: [] for request in requests}
+        last: dict[str, Output] = {}
+        submitted: list[str] = []
+        try:
+            for request in requests:
+                engine.submit(request)
+                submitted.append(request.id)
+            while engine.has_work:
+                for output in await engine.step():
+                    tokens[output.request_id].extend(output.tokens)
+                    if output.finish_reason is not None:
+                        last[output.request_id] = output
+        except BaseException:
+            for request_id in submitted:
+                engine.abort(request_id)
+            await engine.step()
+            raise
+        return [self._completion(request, tokens[request.id], last[request.id]) for request in requests]
+
+    def _completion(self, request: Request, tokens: list[int], last: Output) -> Completion:
+        assert last.finish_reason is not None
+        assert last.trace is not None
+        return Completion(
+            prompt_ids=request.prompt,
+            output_ids=tuple(tokens),
+            text=self.built.loaded.tokenizer.decode(tokens),
+            finish_reason=last.finish_reason,
+            trace=last.trace,
+            error=last.error,
+        )

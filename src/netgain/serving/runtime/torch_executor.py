@@ -1,0 +1,98 @@
+"""Runs batches on real weights: packs segments into flat rows, one forward pass, one choice per row."""
+
+import numpy as np
+import torch
+
+from netgain.errors import ExecutorFailed, NetgainError
+from netgain.serving.engine.batch import Batch, Segment, SegmentResult, StepResult
+from netgain.serving.engine.sampling import choose, law
+from netgain.serving.model.cache import PagedKV
+from netgain.serving.model.kernels.protocol import Kernels
+from netgain.serving.model.llama import Llama
+
+
+class TorchExecutor:
+    """Executor over a model, its KV memory and one Kernels implementation, on one device."""
+
+    def __init__(self, model: Llama, kv: PagedKV, kernels: Kernels, device: torch.device, block_tokens: int) -> None:
+        self._model = model
+        self._kv: PagedKV | None = kv
+        self._kernels = kernels
+        self._device = device
+        self._block_tokens = block_tokens
+
+    async def execute(self, batch: Batch) -> StepResult:
+        """One forward pass over the batch's rows. Raises ExecutorFailed when the device cannot compute it."""
+        if self._kv is None:
+            raise ExecutorFailed("the executor is closed")
+        try:
+            logits = self._forward(batch, self._kv)
+        except RuntimeError as failure:  # what torch raises for out-of-memory and device faults
+            raise ExecutorFailed(f"the forward pass failed: {failure}") from failure
+        results = []
+        row = 0
+        greedy = _Greedy(logits)
+        for segment in batch.segments:
+            results.append(_choose(segment, logits[row : row + segment.rows], greedy, row))
+            row += segment.rows
+        return StepResult(tuple(results))
+
+    def close(self) -> None:
+        self._kv = None
+
+    @torch.inference_mode()
+    def _forward(self, batch: Batch, kv: PagedKV) -> torch.Tensor:
+        segments = batch.segments
+        counts = [len(segment.tokens) for segment in segments]
+        ends = np.cumsum(counts)
+        starts = [segment.start for segment in segments]
+        tokens = np.fromiter((token for s in segments for token in s.tokens), np.int64, int(ends[-1]))
+        segment_of_row = np.repeat(np.arange(len(segments)), counts)
+        positions = np.arange(ends[-1]) + np.repeat(np.array(starts) - (ends - counts), counts)
+        tables = np.full((len(segments), max(len(s.block_table) for s in segments)), -1, np.int32)
+        for index, segment in enumerate(segments):
+            tables[index, : len(segment.block_table)] = segment.block_table
+        rows = np.concatenate([np.arange(e - s.rows, e) for s, e in zip(segments, ends, strict=True)])
+        plan = self._kernels.plan(
+            self._put(positions), self._put(segment_of_row), self._put(tables), self._block_tokens
+        )
+        return self._model.forward(self._put(tokens), self._put(positions), plan, kv, self._put(rows))
+
+    def _put(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+class _Greedy:
+    """The highest logit of every row and its lowest index, computed at most once per step."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self._logits = logits
+        self._values: list[float] | None = None
+        self._indices: list[int] = []
+
+    def __call__(self, start: int, count: int) -> tuple[int, ...] | None:
+        """The choices of `count` rows from `start`; None where a row is not a number."""
+        if self._values is None:
+            values, indices = self._logits.max(dim=-1)
+            self._values, self._indices = values.tolist(), indices.tolist()
+        if any(value != value for value in self._values[start : start + count]):
+            return None
+        return tuple(self._indices[start : start + count])
+
+
+def _choose(segment: Segment, logits: torch.Tensor, greedy: _Greedy, row: int) -> SegmentResult:
+    if not segment.rows:
+        return SegmentResult(())
+    if segment.sampling.temperature == 0 and not segment.laws:
+        choices = greedy(row, segment.rows)
+        if choices is None:
+            return SegmentResult((), error="the model's logits are not numbers: weights or KV are damaged")
+        return SegmentResult(choices)
+    first = segment.start + len(segment.tokens) - segment.rows + 1
+    values = logits.cpu().numpy()
+    try:
+        chosen = tuple(choose(v, segment.sampling, segment.choice, first + i) for i, v in enumerate(values))
+        laws = np.stack([law(v, segment.sampling) for v in values]) if segment.laws else None
+    except NetgainError as failure:
+        return SegmentResult((), error=str(failure))
+    return SegmentResult(chosen, laws)
