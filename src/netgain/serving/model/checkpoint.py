@@ -1,0 +1,134 @@
+"""A model before its weights are loaded: what it is called, its shape, its tokenizer and template. Needs no torch, so the
+process that speaks HTTP can have it too."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netgain.errors import NetgainError, Unavailable, UsageError
+from netgain.serving.model.config import ModelConfig, config_from_gguf, config_from_huggingface, read_json
+from netgain.serving.model.fetch import MODEL_FILE, Report, default_model_path, fetch_default_model
+from netgain.serving.model.gguf import GgufFile
+from netgain.serving.model.template import ChatTemplate
+from netgain.serving.model.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf
+
+DEFAULT = "default"
+DEFAULT_NAME = "SmolLM2-135M-Instruct"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`gguf` is the open file, or None for a Hugging Face folder. `template` is None for models without a chat form.
+
+    `name` is what the model is called without being told; `eos` ends a text.
+    """
+
+    name: str
+    path: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    eos: tuple[int, ...]
+    gguf: GgufFile | None
+
+
+def open_checkpoint(source: str | Path, report: Report | None = None) -> Checkpoint:
+    """From "default", a GGUF file, a Hugging Face folder, or a Hugging Face id (needs huggingface_hub).
+
+    Fetches what is not on this machine yet. Raises UsageError for what is no model this engine can run, Unavailable
+    when a registry cannot be reached.
+    """
+    path = _locate(source, report)
+    checkpoint = _open_folder(path) if path.is_dir() else _open_gguf(path)
+    if checkpoint.tokenizer.vocab_size > checkpoint.config.vocab:
+        raise UsageError(
+            f"{path}: the tokenizer has {checkpoint.tokenizer.vocab_size} tokens, the model only {checkpoint.config.vocab}"
+        )
+    outside = [token for token in checkpoint.eos if token >= checkpoint.config.vocab]
+    if outside:
+        raise UsageError(f"{path}: end token {outside[0]} is outside the vocabulary of {checkpoint.config.vocab}")
+    return checkpoint
+
+
+def _locate(source: str | Path, report: Report | None) -> Path:
+    if source == DEFAULT:
+        return fetch_default_model(report=report)
+    path = Path(source).expanduser()
+    if path.is_dir() or path.is_file():
+        return path
+    if isinstance(source, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", source) and path.suffix != ".gguf":
+        return _from_hub(source)
+    raise UsageError(
+        f"no model at {str(source)!r}: give 'default', a .gguf file, a folder with config.json and safetensors, or an id like org/name"
+    )
+
+
+def _from_hub(name: str) -> Path:
+    manual = f"download its files on a machine with access (hf download {name} --local-dir FOLDER) and give that folder"
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise UsageError(f"{name!r} is no local path, and huggingface_hub is not installed to fetch it; {manual}") from error
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.jinja", "*.safetensors"]))
+    except Exception as error:  # the library's own errors, and those of the HTTP client below it
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise Unavailable(f"{name!r} is no local path and cannot be fetched from Hugging Face ({reason}); {manual}") from error
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    file = GgufFile(path)
+    config = config_from_gguf(path, file.metadata, tied="output.weight" not in file.tensors)
+    tokenizer = tokenizer_from_gguf(path, file.metadata)
+    source = file.metadata.get("tokenizer.chat_template")
+    template = None
+    if isinstance(source, str):
+        bos = tokenizer.spelling(config.bos) if config.bos is not None else None
+        eos = tokenizer.spelling(config.eos[0]) if config.eos else None
+        template = _template(path, source, bos, eos)
+    name = DEFAULT_NAME if path == default_model_path() or path.name == MODEL_FILE else path.stem
+    return Checkpoint(name, path, config, tokenizer, template, config.eos, file)
+
+
+def _open_folder(folder: Path) -> Checkpoint:
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{folder} holds no config.json, so it is no Hugging Face model folder")
+    config = config_from_huggingface(folder)
+    tokenizer = tokenizer_from_file(folder / "tokenizer.json")
+    settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    eos_token, bos_token = _token(settings.get("eos_token")), _token(settings.get("bos_token"))
+    source = _template_source(folder, settings)
+    eos = config.eos
+    if eos_token is not None and (token := tokenizer.id_of(eos_token)) is not None:
+        eos = tuple(dict.fromkeys((*eos, token)))
+    template = None if source is None else _template(folder, source, bos_token, eos_token)
+    return Checkpoint(folder.resolve().name, folder, config, tokenizer, template, eos, None)
+
+
+def _template(where: Path, source: str, bos: str | None, eos: str | None) -> ChatTemplate:
+    try:
+        return ChatTemplate(source, bos or "", eos or "")
+    except NetgainError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
+    """A folder's chat template: chat_template.jinja, else tokenizer_config.json (one text, or several with names)."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    value = settings.get("chat_template")
+    if isinstance(value, list):
+        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None
+
+
+def _token(value: Any) -> str | None:
+    """A special token's spelling, which tokenizer_config.json gives as text or as an object."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
