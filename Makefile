@@ -2,7 +2,7 @@
 # ARGS reach the command:  make decide ARGS="--workload chat"   make test ARGS="-k timeline"
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
-	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; exit; fi; done; echo python3)
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; exit; fi; done)
 BIN := .venv/bin
 
 .PHONY: decide test setup lint format clean
@@ -14,6 +14,7 @@ test: setup
 	$(BIN)/python -m pytest $(ARGS)
 
 setup:
+	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 or newer on PATH; install one, or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) tools/bootstrap.py
 
 lint: setup

