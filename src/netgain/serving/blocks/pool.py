@@ -98,7 +98,8 @@ class BlockPool:
         referenced = {block for block, count in enumerate(self._references) if count}
         assert len(free) == len(self._free), "a block is free twice"
         assert all(count >= 0 for count in self._references), "a reference count is negative"
-        assert not (free & cached or free & referenced or cached & referenced), "a block is in two states"
+        assert free.isdisjoint(cached), "a block is free and cached"
+        assert referenced.isdisjoint(free | cached), "a referenced block is free or cached"
         assert len(free) + len(cached) + len(referenced) == self.blocks, "a block is lost"
         assert {key: block for block, key in self._key_of.items()} == self._block_of, "keys and blocks disagree"
         assert cached <= self._key_of.keys(), "a cached block has no key"

@@ -50,9 +50,10 @@ class Accounts:
         """`committed[i]` came out of plan.work[i]; `drafted` are the requests that were asked for drafts."""
         self._waits(plan, stamps, generations)
         shares = []
-        for work, (tokens, accepted, used) in zip(plan.work, committed, strict=True):
+        splits = self._split(plan, stamps)
+        for work, (tokens, accepted, used), split in zip(plan.work, committed, splits, strict=True):
             generation = generations[work.sequence.id]
-            share = self._share(work, tokens, stamps)
+            share = _share(work, len(tokens), split)
             shares.append(share)
             generation.shared(share)
             asked = work.sequence.id in drafted
@@ -100,25 +101,11 @@ class Accounts:
             if sequence.id not in worked:  # it holds a place, but the budget went to others
                 generations[sequence.id].timeline.add(Stage.QUEUED, stamps.started_s, stamps.finished_s)
 
-    def _share(self, work: Work, tokens: tuple[int, ...], stamps: StepStamps) -> StepShare:
-        own_s = stall_s = None
-        if self.step_cost is not None:
-            own_s = self.step_cost.seconds(1, work.count, work.start)
-        if own_s is not None:
-            wall_s = stamps.finished_s - stamps.drafted_s
-            own_s = min(own_s, wall_s)
-            stall_s = wall_s - own_s
-        return StepShare(
-            request_id=work.sequence.id,
-            stage=Stage.PREFILL if work.prefill else Stage.VERIFY if work.drafts else Stage.DECODE,
-            prefill_tokens=work.count if work.prefill else 0,
-            decode_tokens=0 if work.prefill else 1,
-            draft_tokens=work.drafts,
-            committed_tokens=len(tokens),
-            context_tokens=work.start + work.count,
-            own_s=own_s,
-            stall_s=stall_s,
-        )
+    def _split(self, plan: StepPlan, stamps: StepStamps) -> list[tuple[float | None, float | None]]:
+        if self.step_cost is None:
+            return [(None, None)] * len(plan.work)
+        wall_s = stamps.finished_s - stamps.drafted_s
+        return self.step_cost.split(wall_s, [(work.count, work.start) for work in plan.work])
 
     def _handoff(self, work: Work, accepted: int, used: int, stamps: StepStamps) -> None:
         self.counters["draft_steps"] += 1
@@ -139,3 +126,17 @@ class Accounts:
                 request_id=work.sequence.id,
             )
         )
+
+
+def _share(work: Work, committed: int, split: tuple[float | None, float | None]) -> StepShare:
+    return StepShare(
+        request_id=work.sequence.id,
+        stage=Stage.PREFILL if work.prefill else Stage.VERIFY if work.drafts else Stage.DECODE,
+        prefill_tokens=work.count if work.prefill else 0,
+        decode_tokens=0 if work.prefill else 1,
+        draft_tokens=work.drafts,
+        committed_tokens=committed,
+        context_tokens=work.start + work.count,
+        own_s=split[0],
+        stall_s=split[1],
+    )

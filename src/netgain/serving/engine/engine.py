@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence as Tokens
 
-from netgain.errors import ExecutorFailed, RequestRejected
+from netgain.cost.step_cost import StepCost
+from netgain.errors import ExecutorFailed, Overloaded, RequestRejected
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.ledger.stage import Stage
@@ -17,6 +18,7 @@ from netgain.serving.engine.request import EngineStats, Output, Request
 from netgain.serving.engine.sampling import validate
 from netgain.serving.engine.scheduler import Scheduler, Work
 from netgain.serving.engine.sequence import Sequence, SequenceState
+from netgain.serving.engine.step_probe import probe_steps
 
 NO_DRAFT = Draft(())
 
@@ -112,6 +114,23 @@ class Engine:
             self._report(self._generations[work.sequence.id], part.tokens, result)
         outputs, self._outbox = self._outbox, []
         return outputs
+
+    async def measure_step_cost(self, budget_s: float) -> StepCost:
+        """Measure what steps cost here (see step_probe) and split own cost from stall by it from now on.
+
+        Raises Overloaded while requests run: their steps would be stretched, and so would the figures.
+        """
+        if self._generations:
+            raise Overloaded("requests are running: the step cost is measured when the engine is idle, retry then")
+        self._accounts.step_cost = await probe_steps(
+            self.executor,
+            self.scheduler.pool,
+            self.scheduler.block_tokens,
+            self._clock,
+            budget_s,
+            self.scheduler.max_batch_tokens,
+        )
+        return self._accounts.step_cost
 
     def stats(self) -> EngineStats:
         """Gauges of this moment and counters since the start."""
@@ -216,9 +235,7 @@ class Engine:
         elif tokens:
             self._outbox.append(Output(request_id=generation.request.id, tokens=tokens))
 
-    def _end(
-        self, generation: Generation, reason: str, tokens: tuple[int, ...] = (), error: str | None = None
-    ) -> None:
+    def _end(self, generation: Generation, reason: str, tokens: tuple[int, ...] = (), error: str | None = None) -> None:
         """Give everything back and queue the last output, with the trace."""
         request, sequence = generation.request, generation.sequence
         if sequence.state is SequenceState.WAITING:

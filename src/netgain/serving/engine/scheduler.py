@@ -66,7 +66,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in order of admission: the last is the youngest
         self._clock = clock
-        self._max_batch_tokens = max_batch_tokens
+        self.max_batch_tokens = max_batch_tokens
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._prefix_caching = prefix_caching
@@ -104,7 +104,7 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         """The next step's work; empty only when nothing waits or runs."""
-        budget = self._max_batch_tokens
+        budget = self.max_batch_tokens
         work: list[Work] = []
         admitted: list[Admission] = []
         preempted: list[Sequence] = []

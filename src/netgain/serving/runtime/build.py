@@ -51,7 +51,7 @@ class BuiltEngine(NamedTuple):
 
     engine: Engine
     loaded: LoadedModel
-    info: EngineInfo
+    info: dict[str, str | int | None]
 
 
 def build_engine(
@@ -74,19 +74,19 @@ def build_engine(
     else:
         torch.set_num_threads(threads)
     loaded = load_model(config.model.source, config.model.dtype, kernels, device)
-    kv_dtype = _kv_dtype(config.model.kv_dtype, loaded.dtype)
+    kv_dtype = _kv_dtype(config.model.kv_dtype, config.model.dtype)
+    model = loaded.config
     layout = KVLayout(
-        layers=loaded.config.layers,
-        kv_heads=loaded.config.kv_heads,
-        head_dim=loaded.config.head_dim,
+        layers=model.layers,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
         value_bytes=kv_dtype.itemsize,
         block_tokens=config.cache.block_tokens,
     )
-    max_length = min(config.scheduler.max_model_len or loaded.config.max_length, loaded.config.max_length)
+    max_length = min(config.scheduler.max_model_len or model.context, model.context)
     blocks = layout.blocks_for(_kv_tokens(config.cache, layout, max_length))
-    executor = TorchExecutor(
-        loaded.model, PagedKV(layout, blocks, kv_dtype, device), kernels, device, layout.block_tokens
-    )
+    kv = PagedKV(model, blocks, layout.block_tokens, kv_dtype, device)
+    executor = TorchExecutor(loaded.model, kv, kernels)
     scheduler = Scheduler(
         BlockPool(blocks),
         clock,
@@ -107,15 +107,15 @@ def build_engine(
         scheduler=scheduler,
         namespace=Namespace(
             weights=loaded.weights_digest,
-            tokenizer=loaded.tokenizer.digest,
-            rope=loaded.config.rope_id,
+            tokenizer=loaded.tokenizer_digest,
+            rope=f"theta={model.rope_theta}",
             kv_dtype=kv_name,
-            numerics=f"{kernels.name}/{loaded.dtype}",
+            numerics=loaded.numerics,
         ),
         clock=clock,
         collector=collector or Collector(),
-        vocab_size=loaded.config.vocab_size,
-        eos_ids=frozenset(loaded.eos_ids),
+        vocab_size=model.vocab,
+        eos_ids=frozenset(loaded.eos),
         proposer=wrap_proposer(proposer) if proposer is not None else None,
         verifier=VERIFIERS[speculation.verifier]() if proposer is not None else None,
         max_drafts=speculation.k,
@@ -124,19 +124,19 @@ def build_engine(
         model=config.model.name or loaded.name,
         source=config.model.source,
         weights=loaded.weights_digest,
-        dtype=loaded.dtype,
+        dtype=config.model.dtype,
         kv_dtype=kv_name,
         kernels=kernels.name,
         kernels_note=kernels.note,
         device=str(device),
         threads=threads,
-        vocab_size=loaded.config.vocab_size,
+        vocab_size=model.vocab,
         max_length=max_length,
         kv_tokens=blocks * layout.block_tokens,
         kv_token_bytes=layout.token_bytes,
-        weight_bytes=loaded.model.nbytes,
+        weight_bytes=loaded.model.weight_bytes,
     )
-    return BuiltEngine(engine, loaded, info)
+    return BuiltEngine(engine, loaded, msgspec.structs.asdict(info))
 
 
 def _device(name: str) -> torch.device:

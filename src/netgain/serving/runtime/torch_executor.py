@@ -8,18 +8,17 @@ from netgain.serving.engine.batch import Batch, Segment, SegmentResult, StepResu
 from netgain.serving.engine.sampling import choose, law
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.kernels.protocol import Kernels
-from netgain.serving.model.llama import Llama
+from netgain.serving.model.llama import LlamaModel
 
 
 class TorchExecutor:
-    """Executor over a model, its KV memory and one Kernels implementation, on one device."""
+    """Executor over a model, its KV memory and one Kernels implementation, on the model's device."""
 
-    def __init__(self, model: Llama, kv: PagedKV, kernels: Kernels, device: torch.device, block_tokens: int) -> None:
+    def __init__(self, model: LlamaModel, kv: PagedKV, kernels: Kernels) -> None:
         self._model = model
         self._kv: PagedKV | None = kv
         self._kernels = kernels
-        self._device = device
-        self._block_tokens = block_tokens
+        self._device = model.device
 
     async def execute(self, batch: Batch) -> StepResult:
         """One forward pass over the batch's rows. Raises ExecutorFailed when the device cannot compute it."""
@@ -53,9 +52,7 @@ class TorchExecutor:
         for index, segment in enumerate(segments):
             tables[index, : len(segment.block_table)] = segment.block_table
         rows = np.concatenate([np.arange(e - s.rows, e) for s, e in zip(segments, ends, strict=True)])
-        plan = self._kernels.plan(
-            self._put(positions), self._put(segment_of_row), self._put(tables), self._block_tokens
-        )
+        plan = self._kernels.plan(self._put(positions), self._put(segment_of_row), self._put(tables), kv.block_tokens)
         return self._model.forward(self._put(tokens), self._put(positions), plan, kv, self._put(rows))
 
     def _put(self, array: np.ndarray) -> torch.Tensor:

@@ -1,0 +1,74 @@
+"""Measures the engine's own step-cost curve while it is idle: real batches through the real executor, on borrowed blocks."""
+
+from netgain.cost.probe import StepProbe
+from netgain.cost.step_cost import StepCost
+from netgain.errors import ExecutorFailed, Overloaded
+from netgain.ledger.clock import Clock
+from netgain.ledger.stage import Stage
+from netgain.serving.blocks.pool import BlockPool
+from netgain.serving.engine.batch import Batch, Segment
+from netgain.serving.engine.protocols import Executor
+from netgain.serving.engine.request import SamplingParams
+
+BATCHES = (1, 2, 4, 8, 16)
+TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+CONTEXTS = (64, 512)
+GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
+
+
+async def probe_steps(
+    executor: Executor, pool: BlockPool, block_tokens: int, clock: Clock, budget_s: float, max_tokens: int
+) -> StepCost:
+    """Greedy verify steps of up to 9 tokens, batch 1 to 16, and prompt chunks, within `budget_s`.
+
+    Compositions over `max_tokens` per step or larger than the pool are left out. What the blocks held before is never
+    read by a request: nothing is published. Raises Overloaded when there is no room, ExecutorFailed when a step fails.
+    """
+    probe = StepProbe(BATCHES, TOKENS, CONTEXTS)
+    deadline_s = clock.now() + budget_s
+    for batch, tokens, context in probe.order():
+        began_s = clock.now()
+        expected_s = probe.expected_s((batch, tokens, context))
+        needed = batch * -(-(context + tokens) // block_tokens)
+        if batch * tokens > max_tokens or needed > pool.available:
+            continue
+        if expected_s is not None and began_s + expected_s > deadline_s:
+            continue
+        blocks = pool.allocate(needed)
+        try:
+            work = _batch(blocks, batch, tokens, context)
+            start_s = clock.now()
+            result = await executor.execute(work)
+            seconds = clock.now() - start_s
+        finally:
+            pool.release(blocks)
+        failure = next((segment.error for segment in result.segments if segment.error), None)
+        if failure:
+            raise ExecutorFailed(f"a step-cost probe of {batch} x {tokens} tokens failed: {failure}")
+        probe.add((batch, tokens, context), seconds, clock.now() - began_s)
+        if clock.now() > deadline_s:
+            break
+    if not pool.available:
+        raise Overloaded("no KV block is free for measuring the step cost: retry when requests have ended")
+    return probe.result()
+
+
+def _batch(blocks: list[int], batch: int, tokens: int, context: int) -> Batch:
+    each = len(blocks) // batch
+    chunk = tokens > max(TOKENS)  # a prompt chunk needs the logits of its last token only
+    return Batch(
+        tuple(
+            Segment(
+                request_id=f"probe-{index}",
+                stage=Stage.PREFILL if chunk else Stage.VERIFY,
+                tokens=(0,) * tokens,
+                start=context,
+                block_table=tuple(blocks[index * each : (index + 1) * each]),
+                rows=1 if chunk else tokens,
+                drafts=0 if chunk else tokens - 1,
+                sampling=GREEDY,
+                choice=0,
+            )
+            for index in range(batch)
+        )
+    )

@@ -1,0 +1,129 @@
+"""Token-identical techniques give the tokens of a lone, plain request: on the real default model, greedy and seeded."""
+
+from collections.abc import Iterator
+
+import pytest
+from netgain.serving.engine.request import SamplingParams
+from netgain.serving.runtime.config import EngineConfig
+from netgain.serving.runtime.llm import LLM, Completion
+
+OUTPUT = 40
+SAMPLING = {
+    "greedy": SamplingParams(max_tokens=OUTPUT, temperature=0.0, ignore_eos=True),
+    "seeded": SamplingParams(max_tokens=OUTPUT, temperature=0.8, top_k=50, top_p=0.95, seed=1234, ignore_eos=True),
+}
+NEIGHBOUR = SamplingParams(max_tokens=OUTPUT, temperature=1.3, seed=7, ignore_eos=True)
+CODE = "def area(width, height):\n    return width * height\n\nprint(area(3, 4))\n"
+PROMPTS = (
+    f"<|im_start|>user\nRepeat this code exactly:\n{CODE}<|im_end|>\n<|im_start|>assistant\n{CODE[:30]}",
+    "<|im_start|>user\nWhy is the sky blue in the morning?<|im_end|>\n<|im_start|>assistant\n",
+    "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,",
+)
+NEIGHBOURS = ("Once upon a time", "The recipe needs two eggs and", "SELECT name FROM users WHERE")
+
+
+def engine(default_model, **changes) -> LLM:
+    """`changes` are settings by their dotted name, with __ for the dot."""
+    tree: dict = {"model": {"source": str(default_model), "threads": 2}, "cache": {"kv_tokens": 4096}}
+    for name, value in changes.items():
+        section, key = name.split("__")
+        tree.setdefault(section, {})[key] = value
+    return LLM(EngineConfig.model_validate(tree))
+
+
+@pytest.fixture(scope="module", params=["auto", "bf16"])
+def dtype(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def plain(default_model, dtype) -> Iterator[LLM]:
+    with engine(default_model, model__dtype=dtype, cache__prefix_caching=False) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def alone(plain) -> dict[tuple[str, int], tuple[int, ...]]:
+    """The reference: each prompt on its own, whole, without any technique."""
+    return {
+        (law, index): plain.generate([prompt], sampling)[0].output_ids
+        for law, sampling in SAMPLING.items()
+        for index, prompt in enumerate(PROMPTS)
+    }
+
+
+def same(alone, law: str, completions: list[Completion]) -> None:
+    for index, completion in enumerate(completions):
+        assert completion.error is None
+        assert completion.output_ids == alone[law, index], f"prompt {index}"
+
+
+def both():
+    return pytest.mark.parametrize("law", SAMPLING)
+
+
+@both()
+def test_again(plain, alone, law):
+    for index, prompt in enumerate(PROMPTS):
+        assert plain.generate([prompt], SAMPLING[law])[0].output_ids == alone[law, index]
+
+
+@both()
+def test_batched_with_neighbours_of_other_parameters(plain, alone, law):
+    sampling = [SAMPLING[law]] * len(PROMPTS) + [NEIGHBOUR] * len(NEIGHBOURS)
+    same(alone, law, plain.generate([*PROMPTS, *NEIGHBOURS], sampling)[: len(PROMPTS)])
+
+
+@both()
+@pytest.mark.parametrize("budget", [7, 16])
+def test_chunked(default_model, dtype, alone, law, budget):
+    settings = {"scheduler__max_batch_tokens": budget, "scheduler__max_running": 4}
+    with engine(default_model, model__dtype=dtype, cache__prefix_caching=False, **settings) as llm:
+        same(alone, law, llm.generate(PROMPTS, SAMPLING[law]))
+
+
+@both()
+def test_prefix_cached(default_model, dtype, alone, law):
+    with engine(default_model, model__dtype=dtype) as llm:
+        llm.generate(PROMPTS, SAMPLING[law])
+        warm = llm.generate(PROMPTS, SAMPLING[law])
+        assert all(completion.trace.cached_tokens > 0 for completion in warm)
+        same(alone, law, warm)
+
+
+@both()
+def test_preempted(default_model, dtype, alone, law):
+    with engine(default_model, model__dtype=dtype, cache__kv_tokens=144, cache__prefix_caching=False) as llm:
+        completions = llm.generate(PROMPTS, SAMPLING[law])
+        assert any(completion.trace.preemptions for completion in completions)
+        same(alone, law, completions)
+
+
+@both()
+@pytest.mark.parametrize("batched", [False, True])
+def test_ngram_coupled(default_model, dtype, alone, law, batched):
+    with engine(default_model, model__dtype=dtype, speculation__method="ngram", speculation__lookup_min=1) as llm:
+        if batched:
+            completions = llm.generate(PROMPTS, SAMPLING[law])
+        else:
+            completions = [llm.generate([prompt], SAMPLING[law])[0] for prompt in PROMPTS]
+        drafts = [completion.trace.drafts for completion in completions]
+        assert sum(sum(d.accepted) for d in drafts) > 0
+        assert sum(sum(d.drafted) - sum(d.accepted) for d in drafts) > 0, "no rollback was exercised"
+        same(alone, law, completions)
+
+
+@both()
+def test_one_thread(default_model, dtype, alone, law):
+    with engine(default_model, model__dtype=dtype, model__threads=1, cache__prefix_caching=False) as llm:
+        same(alone, law, llm.generate(PROMPTS, SAMPLING[law]))
+
+
+@both()
+def test_everything_at_once(default_model, dtype, alone, law):
+    settings = {"scheduler__max_batch_tokens": 24, "scheduler__max_running": 3, "speculation__method": "ngram"}
+    with engine(default_model, model__dtype=dtype, cache__kv_tokens=256, model__threads=1, **settings) as llm:
+        for _ in range(2):
+            sampling = [SAMPLING[law]] * len(PROMPTS) + [NEIGHBOUR] * len(NEIGHBOURS)
+            same(alone, law, llm.generate([*PROMPTS, *NEIGHBOURS], sampling)[: len(PROMPTS)])
+            llm.built.engine.check()
