@@ -125,7 +125,8 @@ def test_netgain_commands_in_documents_exist() -> None:
     from netgain.cli.main import COMMANDS
 
     for document in _files(".md"):
-        named = re.findall(r"^(?:\$ )?netgain ([a-z]+)", document.read_text(), flags=re.MULTILINE)
+        blocks = "".join(re.findall(r"```.*?```", document.read_text(), flags=re.DOTALL))
+        named = re.findall(r"^(?:\$ )?netgain ([a-z]+)", blocks, flags=re.MULTILINE)
         assert set(named) <= set(COMMANDS), f"{document.relative_to(ROOT)} shows a command that does not exist"
 
 
