@@ -27,8 +27,8 @@ SHARE = StepShare(
 STEP = StepRecord(
     index=0,
     started_s=1.0,
-    scheduled_s=1.125,
-    drafted_s=1.25,
+    drafted_s=1.125,
+    scheduled_s=1.375,
     executed_s=1.875,
     finished_s=2.0,
     shares=(SHARE, SHARE),
@@ -89,8 +89,8 @@ def test_counters_add_up_the_composition_of_steps_and_handoffs() -> None:
         12,
         0,
     )
-    parts = ("step_schedule_s", "step_draft_s", "step_execute_s", "step_commit_s")
-    assert [counters[part] for part in parts] == [0.25, 0.25, 1.25, 0.25]
+    parts = ("step_draft_s", "step_schedule_s", "step_execute_s", "step_commit_s")
+    assert [counters[part] for part in parts] == [0.25, 0.5, 1.0, 0.25]
     assert (counters["step_own_s"], counters["step_stall_s"]) == (pytest.approx(1.2), pytest.approx(2.8))
     assert counters["handoffs/draft_verify"] == 2
     assert counters["handoffs_failed/draft_verify"] == 1
@@ -165,7 +165,7 @@ def test_counters_only_rise(numbers: list[tuple[int, int, float]]) -> None:
     last = collector.counters()
     for tokens, amount, seconds in numbers:
         share = msgspec.structs.replace(SHARE, prefill_tokens=tokens, draft_tokens=amount, own_s=seconds)
-        collector.step(msgspec.structs.replace(STEP, shares=(share,), drafted_s=1.25 + seconds))
+        collector.step(msgspec.structs.replace(STEP, shares=(share,), drafted_s=1.125 + seconds))
         collector.handoff(msgspec.structs.replace(HANDOFF, bytes=amount, used_tokens=tokens, waited_s=seconds))
         now = collector.counters()
         assert all(now[name] >= value for name, value in last.items())

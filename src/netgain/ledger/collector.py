@@ -116,7 +116,7 @@ class _StepTotals:
         self.own_s = self.stall_s = 0.0
 
     def add(self, record: StepRecord) -> str | None:
-        if not (record.started_s <= record.scheduled_s <= record.drafted_s <= record.executed_s <= record.finished_s):
+        if not (record.started_s <= record.drafted_s <= record.scheduled_s <= record.executed_s <= record.finished_s):
             return f"stamps of step {record.index} are out of order"
         prefill = decode = drafts = 0
         own_s = stall_s = 0.0
@@ -142,9 +142,9 @@ class _StepTotals:
         self.drafts += drafts
         self.own_s += own_s
         self.stall_s += stall_s
-        self.schedule_s += record.scheduled_s - record.started_s
-        self.draft_s += record.drafted_s - record.scheduled_s
-        self.execute_s += record.executed_s - record.drafted_s
+        self.draft_s += record.drafted_s - record.started_s
+        self.schedule_s += record.scheduled_s - record.drafted_s
+        self.execute_s += record.executed_s - record.scheduled_s
         self.commit_s += record.finished_s - record.executed_s
         return None
 
@@ -154,8 +154,8 @@ class _StepTotals:
             "step_prefill_tokens": self.prefill,
             "step_decode_tokens": self.decode,
             "step_draft_tokens": self.drafts,
-            "step_schedule_s": self.schedule_s,
             "step_draft_s": self.draft_s,
+            "step_schedule_s": self.schedule_s,
             "step_execute_s": self.execute_s,
             "step_commit_s": self.commit_s,
             "step_own_s": self.own_s,

@@ -51,7 +51,8 @@ class StepShare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One turn of the step loop; stamps are the host's monotonic seconds, in this order."""
+    """One turn of the step loop; stamps are the host's monotonic seconds, in this order (drafts come before
+    the schedule, which has to know how many there are)."""
 
     index: int
     started_s: float
