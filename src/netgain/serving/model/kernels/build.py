@@ -1,0 +1,131 @@
+"""Compiles the C++ kernels for this very processor at first use and keeps the library in the user's cache."""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from netgain.errors import Unavailable
+
+SOURCES = Path(__file__).parent / "csrc"
+COMPILE_TIMEOUT_S = 120.0
+VERSION_TIMEOUT_S = 20.0
+OUTPUT_TAIL = 2000  # characters of the compiler's output that an error message keeps
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-march=native" if platform.machine().lower() in ("x86_64", "amd64") else "-mcpu=native",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-pthread",
+)
+
+
+def find_compiler(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The command of a C++ compiler: $CXX, else g++, clang++ or the ziglang package. Raises Unavailable if there is none."""
+    if chosen := environment.get("CXX", "").strip():
+        return shlex.split(chosen)
+    for name in ("g++", "clang++"):
+        if path := shutil.which(name, path=environment.get("PATH")):
+            return [path]
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "c++"]
+    raise Unavailable(
+        "no C++ compiler found ($CXX, g++, clang++, python -m ziglang): install one, e.g. `pip install ziglang`"
+    )
+
+
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """$NETGAIN_CACHE/kernels, else $XDG_CACHE_HOME/netgain/kernels, else ~/.cache/netgain/kernels."""
+    if root := environment.get("NETGAIN_CACHE"):
+        return Path(root).expanduser() / "kernels"
+    return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "netgain" / "kernels"
+
+
+def load_library(compiler: list[str], directory: Path, timeout_s: float = COMPILE_TIMEOUT_S) -> ctypes.CDLL:
+    """The library built by `compiler`, from the cache if this source, compiler and processor are known there.
+
+    Safe to call from several processes at once: each writes its own file and renames it into place.
+    Raises Unavailable, with the end of the compiler's output, if it cannot be built or loaded.
+    """
+    path = directory / f"netgain-kernels-{_key(compiler)}.so"
+    if path.exists():
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:  # damaged; build it again
+            path.unlink(missing_ok=True)
+    _build(compiler, path, timeout_s)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise Unavailable(f"the compiled kernels {path} cannot be loaded: {error}") from error
+
+
+def _build(compiler: list[str], path: Path, timeout_s: float) -> None:
+    sources = sorted(str(source) for source in SOURCES.glob("*.cpp"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as scratch:
+            built = Path(scratch) / path.name
+            _run([*compiler, *FLAGS, *sources, "-o", str(built)], timeout_s)
+            built.replace(path)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot write compiled kernels to {path.parent}: {error}; set NETGAIN_CACHE elsewhere"
+        ) from error
+
+
+def _run(command: list[str], timeout_s: float) -> str:
+    shown = shlex.join(command[:3])
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise Unavailable(f"the C++ compiler {command[0]!r} cannot be started: {error.strerror}; set CXX") from error
+    except PermissionError as error:
+        raise Unavailable(f"the C++ compiler {command[0]!r} cannot be started: {error.strerror}; set CXX") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"the C++ compiler `{shown} ...` gave no result within {timeout_s:g} s; set CXX") from error
+    if done.returncode:
+        tail = (done.stdout + done.stderr)[-OUTPUT_TAIL:].strip()
+        raise Unavailable(f"the C++ compiler `{shown} ...` failed with status {done.returncode}:\n{tail}")
+    return done.stdout
+
+
+def _key(compiler: list[str]) -> str:
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    version = _run([*compiler, "--version"], VERSION_TIMEOUT_S)
+    for part in (*compiler, *FLAGS, version, _processor()):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:24]
+
+
+def _processor() -> str:
+    """What -march=native depends on: model and features, as far as the system tells."""
+    wanted = ("vendor_id", "cpu family", "model", "flags", "features", "cpu implementer", "cpu part")
+    lines: list[str] = []
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        first = info.read_text(errors="replace").split("\n\n", 1)[0]
+        lines = [line for line in first.splitlines() if line.split(":")[0].strip().lower() in wanted]
+    return "\n".join([platform.system(), platform.machine(), platform.processor(), *lines])

@@ -1,0 +1,238 @@
+"""The kernels in C++, called through ctypes: thin shells that check shapes, allocate outputs and pass pointers."""
+
+import ctypes
+import os
+import weakref
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from netgain.errors import Unavailable
+from netgain.serving.model.kernels.blocks import Q4_1_BYTES, Q8_0_BYTES, check_blocks
+from netgain.serving.model.kernels.build import cache_directory, find_compiler, load_library
+from netgain.serving.model.kernels.protocol import AttentionPlan, Weight
+
+VERSION = 1  # raise whenever any output bit changes
+F32, BF16, Q4_1, Q8_0 = range(4)  # `Kind` in linear.hpp
+
+
+class _Matrix(ctypes.Structure):
+    """`Matrix` in linear.hpp."""
+
+    _fields_ = (("data", c_void_p), ("outs", c_int64), ("ins", c_int64), ("kind", c_int32))
+
+
+class _Rows(ctypes.Structure):
+    """`Rows` in attention.hpp."""
+
+    _fields_ = (
+        ("positions", c_void_p),
+        ("segments", c_void_p),
+        ("tables", c_void_p),
+        ("tiles", c_void_p),
+        ("rows", c_int64),
+        ("table_blocks", c_int64),
+        ("block_tokens", c_int64),
+        ("tile_count", c_int64),
+    )
+
+
+class _Cache(ctypes.Structure):
+    """`Cache` in attention.hpp."""
+
+    _fields_ = (
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("kv_heads", c_int64),
+        ("dim", c_int64),
+        ("bf16", c_int32),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PackedWeight:
+    """A matrix as the library laid it out (`data`, uint8) and the structure that points to it."""
+
+    shape: tuple[int, int]
+    data: Tensor
+    matrix: _Matrix
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledPlan:
+    """Keeps the tensors alive that `rows` points to. `last_block` is the highest cache block any row reads."""
+
+    rows: _Rows
+    last_block: int
+    tensors: tuple[Tensor, ...]
+
+
+class CompiledKernels:
+    """Kernels on the CPU. Owns `threads - 1` worker threads until it is garbage collected; calls may come from any
+    thread, and run one after the other. Activations must be contiguous float32 CPU tensors."""
+
+    def __init__(self, threads: int, compiler: list[str] | None = None, cache: Path | None = None) -> None:
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1, not {threads}")
+        library = load_library(compiler or find_compiler(), cache or cache_directory())
+        self._c = _declare(library)
+        self.threads = threads
+        self.name = f"cpp-{library.ng_isa().decode()}-v{VERSION}"
+        self.note = f"compiled kernels, {threads} threads, {library._name}"
+        self._pool = library.ng_create(threads)
+        if not self._pool:
+            raise Unavailable(f"the system gives no {threads} threads to the kernels; ask for fewer")
+        weakref.finalize(self, _destroy, library, self._pool, os.getpid())
+
+    def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> PackedWeight:
+        kinds = {torch.float32: F32, torch.bfloat16: BF16}
+        if dtype not in kinds:
+            raise ValueError(f"dense weights are stored as float32 or bfloat16, not {dtype}")
+        rows, columns = weight.shape
+        return self._pack(weight.detach().float().contiguous(), (rows, columns), kinds[dtype])
+
+    def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> PackedWeight:
+        return self._pack(check_blocks(blocks, shape, Q4_1_BYTES), shape, Q4_1)
+
+    def pack_q8_0(self, blocks: Tensor, shape: tuple[int, int]) -> PackedWeight:
+        return self._pack(check_blocks(blocks, shape, Q8_0_BYTES), shape, Q8_0)
+
+    def _pack(self, source: Tensor, shape: tuple[int, int], kind: int) -> PackedWeight:
+        rows, columns = shape
+        data = torch.empty(self._c.ng_packed_bytes(rows, columns, kind), dtype=torch.uint8)
+        self._c.ng_pack(source.data_ptr(), rows, columns, kind, data.data_ptr())
+        return PackedWeight((rows, columns), data, _Matrix(data.data_ptr(), rows, columns, kind))
+
+    def linear(self, x: Tensor, weight: Weight) -> Tensor:
+        packed = cast(PackedWeight, weight)
+        rows, columns = x.shape
+        if columns != packed.shape[1]:
+            raise ValueError(f"activations have {columns} features, the matrix {packed.shape[1]}")
+        out = torch.empty(rows, packed.shape[0])
+        self._c.ng_linear(self._pool, byref(packed.matrix), _pointer(x), rows, out.data_ptr())
+        return out
+
+    def embed(self, tokens: Tensor, weight: Weight) -> Tensor:
+        packed = cast(PackedWeight, weight)
+        tokens = tokens.long().contiguous()
+        out = torch.empty(len(tokens), packed.shape[1])
+        bad = self._c.ng_embed(self._pool, byref(packed.matrix), tokens.data_ptr(), len(tokens), out.data_ptr())
+        if bad >= 0:
+            raise IndexError(f"token {int(tokens[bad])} is outside the vocabulary of {packed.shape[0]}")
+        return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        rows, columns = x.shape
+        out = torch.empty(rows, columns)
+        self._c.ng_rms_norm(self._pool, _pointer(x), _pointer(weight), eps, rows, columns, out.data_ptr())
+        return out
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        rows, columns = gate_up.shape
+        out = torch.empty(rows, columns // 2)
+        self._c.ng_silu_mul(self._pool, _pointer(gate_up), rows, columns // 2, out.data_ptr())
+        return out
+
+    def rope(self, x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
+        rows, columns = x.shape
+        half = cos.shape[1]
+        if columns != heads * half * 2:
+            raise ValueError(f"{columns} features are not {heads} heads of {2 * half}")
+        out = torch.empty(rows, columns)
+        self._c.ng_rope(self._pool, _pointer(x), _pointer(cos), _pointer(sin), rows, heads, half, out.data_ptr())
+        return out
+
+    def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> CompiledPlan:
+        positions, segment_of_row = positions.long().contiguous(), segment_of_row.long().contiguous()
+        tables = block_tables.int().contiguous()
+        count = len(positions)
+        tiles = torch.empty(count, 2, dtype=torch.int32)
+        pointers = (t.data_ptr() for t in (positions, segment_of_row, tables, tiles))
+        rows = _Rows(*pointers, count, tables.shape[1], block_tokens, 0)
+        last_block = c_int32(-1)
+        found = self._c.ng_plan(byref(rows), tables.shape[0], tiles.data_ptr(), byref(last_block))
+        if found < 0:
+            row = -1 - found
+            raise ValueError(
+                f"row {row} stands at position {int(positions[row])} of segment {int(segment_of_row[row])}, "
+                f"which its block table does not reach"
+            )
+        rows.tile_count = found
+        return CompiledPlan(rows, last_block.value, (positions, segment_of_row, tables, tiles))
+
+    def store_kv(
+        self, keys: Tensor, values: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan
+    ) -> None:
+        placed = cast(CompiledPlan, plan)
+        cache = _cache(cache_keys, cache_values, placed)
+        if keys.shape != (placed.rows.rows, cache.kv_heads * cache.dim) or values.shape != keys.shape:
+            raise ValueError(f"keys {list(keys.shape)} and values {list(values.shape)} do not fit plan and cache")
+        self._c.ng_store_kv(self._pool, byref(placed.rows), byref(cache), _pointer(keys), _pointer(values))
+
+    def attention(self, q: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan, heads: int) -> Tensor:
+        placed = cast(CompiledPlan, plan)
+        cache = _cache(cache_keys, cache_values, placed)
+        if q.shape != (placed.rows.rows, heads * cache.dim) or heads % cache.kv_heads:
+            raise ValueError(f"queries {list(q.shape)} with {heads} heads do not fit plan and cache")
+        out = torch.empty(q.shape)
+        self._c.ng_attention(self._pool, byref(placed.rows), byref(cache), _pointer(q), heads, out.data_ptr())
+        return out
+
+
+def _pointer(tensor: Tensor) -> int:
+    if tensor.dtype != torch.float32 or not tensor.is_contiguous():
+        raise ValueError(f"the kernels take contiguous float32, not {tensor.dtype} with strides {tensor.stride()}")
+    return tensor.data_ptr()
+
+
+def _cache(keys: Tensor, values: Tensor, plan: CompiledPlan) -> _Cache:
+    blocks, block_tokens, kv_heads, dim = keys.shape
+    bf16 = keys.dtype == torch.bfloat16
+    if not (bf16 or keys.dtype == torch.float32) or values.dtype != keys.dtype or values.shape != keys.shape:
+        raise ValueError(
+            f"the cache must be two equal bfloat16 or float32 tensors, not {keys.dtype} and {values.dtype}"
+        )
+    if not (keys.is_contiguous() and values.is_contiguous()):
+        raise ValueError("the cache must be contiguous")
+    if block_tokens != plan.rows.block_tokens or plan.last_block >= blocks:
+        raise ValueError(
+            f"the plan (blocks of {plan.rows.block_tokens} up to {plan.last_block}) does not fit the cache {list(keys.shape)}"
+        )
+    return _Cache(keys.data_ptr(), values.data_ptr(), kv_heads, dim, bf16)
+
+
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    matrix, rows, cache = POINTER(_Matrix), POINTER(_Rows), POINTER(_Cache)
+    p, n = c_void_p, c_int64
+    signatures: dict[str, tuple[type | None, list[type]]] = {
+        "ng_isa": (c_char_p, []),
+        "ng_create": (p, [c_int]),
+        "ng_destroy": (None, [p]),
+        "ng_packed_bytes": (n, [n, n, c_int32]),
+        "ng_pack": (None, [p, n, n, c_int32, p]),
+        "ng_linear": (None, [p, matrix, p, n, p]),
+        "ng_embed": (n, [p, matrix, p, n, p]),
+        "ng_rms_norm": (None, [p, p, p, c_float, n, n, p]),
+        "ng_silu_mul": (None, [p, p, n, n, p]),
+        "ng_rope": (None, [p, p, p, p, n, n, n, p]),
+        "ng_plan": (n, [rows, n, p, POINTER(c_int32)]),
+        "ng_store_kv": (None, [p, rows, cache, p, p]),
+        "ng_attention": (None, [p, rows, cache, p, n, p]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _destroy(library: ctypes.CDLL, pool: int, owner: int) -> None:
+    if os.getpid() == owner:  # threads do not survive a fork: a child has none to join
+        library.ng_destroy(pool)

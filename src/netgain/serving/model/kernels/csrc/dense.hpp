@@ -1,0 +1,109 @@
+// Float32 and bfloat16 matrices: panels of 2 vectors of outputs, fused multiply-adds over the inputs in order.
+#pragma once
+
+#include <algorithm>
+
+#include "linear.hpp"
+#include "simd.hpp"
+
+namespace dense {
+
+constexpr int WIDTH = 2 * LANES;  // outputs in a panel
+
+// Float32: [ins][WIDTH]. Bfloat16: [(ins + 1) / 2][WIDTH] words, the even input in the low half, the odd in the high.
+inline size_t panel_bytes(int64_t ins, Kind kind) {
+    return size_t(kind == Kind::F32 ? ins : (ins + 1) / 2) * WIDTH * 4;
+}
+
+inline void pack(const float* source, int64_t outs, int64_t ins, Kind kind, void* packed) {
+    for (int64_t o = 0; o < outs; o++) {
+        char* panel = static_cast<char*>(packed) + o / WIDTH * panel_bytes(ins, kind);
+        int64_t lane = o % WIDTH;
+        for (int64_t k = 0; k < ins; k++) {
+            if (kind == Kind::F32)
+                reinterpret_cast<float*>(panel)[k * WIDTH + lane] = source[o * ins + k];
+            else
+                reinterpret_cast<uint16_t*>(panel)[(k / 2 * WIDTH + lane) * 2 + k % 2] = narrow_bf16(source[o * ins + k]);
+        }
+    }
+}
+
+inline void embed_row(const Matrix& w, int64_t o, float* out) {
+    const char* panel = static_cast<const char*>(w.data) + o / WIDTH * panel_bytes(w.ins, w.kind);
+    int64_t lane = o % WIDTH;
+    for (int64_t k = 0; k < w.ins; k++)
+        out[k] = w.kind == Kind::F32
+                     ? reinterpret_cast<const float*>(panel)[k * WIDTH + lane]
+                     : widen_bf16(reinterpret_cast<const uint16_t*>(panel)[(k / 2 * WIDTH + lane) * 2 + k % 2]);
+}
+
+// ROWS rows by PANELS panels.
+template <bool BF16, int ROWS, int PANELS>
+inline void tile(const char* panel, size_t stride, const float* x, int64_t ins, float* out, int64_t outs, int64_t first) {
+    constexpr int V = 2 * PANELS;
+    f32v total[ROWS][V] = {};
+    auto add = [&](const f32v* w, int64_t k) {
+        for (int r = 0; r < ROWS; r++) {
+            f32v input = splat(x[r * ins + k]);
+            for (int v = 0; v < V; v++) total[r][v] = fma(w[v], input, total[r][v]);
+        }
+    };
+    if (BF16) {
+        for (int64_t k = 0; k < ins; k += 2) {
+            u32v both[V];
+            f32v w[V];
+            for (int v = 0; v < V; v++) {
+                both[v] = load_as<u32v>(panel + v / 2 * stride + (k / 2 * WIDTH + v % 2 * LANES) * 4);
+                w[v] = as_float(both[v] << 16);
+            }
+            add(w, k);
+            if (k + 1 == ins) break;
+            for (int v = 0; v < V; v++) w[v] = as_float(both[v] & 0xffff0000u);
+            add(w, k + 1);
+        }
+    } else {
+        for (int64_t k = 0; k < ins; k++) {
+            f32v w[V];
+            for (int v = 0; v < V; v++) w[v] = load_as<f32v>(panel + v / 2 * stride + (k * WIDTH + v % 2 * LANES) * 4);
+            add(w, k);
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < V; v++) {
+            int64_t o = first + v * LANES;
+            int64_t valid = std::clamp<int64_t>(outs - o, 0, LANES);
+            std::memcpy(out + r * outs + o, &total[r][v], size_t(valid) * 4);
+        }
+}
+
+template <bool BF16>
+inline void panels(const Matrix& w, const float* x, int64_t rows, int64_t begin, int64_t end, float* out) {
+    size_t stride = panel_bytes(w.ins, w.kind);
+    const char* data = static_cast<const char*>(w.data);
+    for (int64_t p = begin; p < end;) {
+        const char* panel = data + p * stride;
+        if (rows == 1 && p + 1 < end) {
+            tile<BF16, 1, 2>(panel, stride, x, w.ins, out, w.outs, p * WIDTH);
+            p += 2;
+            continue;
+        }
+        int64_t r = 0;
+        auto from = [&](int64_t row) { return x + row * w.ins; };
+        auto to = [&](int64_t row) { return out + row * w.outs; };
+        for (; rows - r >= 6 || rows - r == 5; r += rows - r >= 6 ? 6 : 4) {
+            if (rows - r >= 6)
+                tile<BF16, 6, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH);
+            else
+                tile<BF16, 4, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH);
+        }
+        switch (rows - r) {
+            case 4: tile<BF16, 4, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH); break;
+            case 3: tile<BF16, 3, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH); break;
+            case 2: tile<BF16, 2, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH); break;
+            case 1: tile<BF16, 1, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH); break;
+        }
+        p++;
+    }
+}
+
+}  // namespace dense

@@ -1,0 +1,47 @@
+// Operations on single rows: norm, activation, rotation.
+#pragma once
+
+#include "simd.hpp"
+
+// x / sqrt(mean(x**2) + eps) * weight. Lane sums in order, a scalar tail, then the lanes.
+inline void rms_norm_row(const float* x, const float* weight, float eps, int64_t n, float* out) {
+    f32v squares{};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) squares = fma(load(x + i), load(x + i), squares);
+    float total = sum(squares);
+    for (; i < n; i++) total += x[i] * x[i];
+    float scale = 1.0f / std::sqrt(total / float(n) + eps);
+    for (i = 0; i + LANES <= n; i += LANES) store(out + i, load(x + i) * scale * load(weight + i));
+    for (; i < n; i++) out[i] = x[i] * scale * weight[i];
+}
+
+inline void silu_mul_row(const float* gate, int64_t n, float* out) {
+    const float* up = gate + n;
+    auto apply = [](f32v g, f32v u) { return g / (1.0f + exp(-g)) * u; };
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(out + i, apply(load(gate + i), load(up + i)));
+    if (i < n) {
+        float g[LANES] = {}, u[LANES] = {};
+        std::memcpy(g, gate + i, size_t(n - i) * 4);
+        std::memcpy(u, up + i, size_t(n - i) * 4);
+        f32v y = apply(load(g), load(u));
+        std::memcpy(out + i, &y, size_t(n - i) * 4);
+    }
+}
+
+// Pairs (i, i + half) of each head turned by the angle whose cosine and sine are given.
+inline void rope_row(const float* x, const float* cos, const float* sin, int64_t heads, int64_t half, float* out) {
+    for (int64_t h = 0; h < heads; h++, x += 2 * half, out += 2 * half) {
+        int64_t i = 0;
+        for (; i + LANES <= half; i += LANES) {
+            f32v a = load(x + i), b = load(x + half + i), c = load(cos + i), s = load(sin + i);
+            store(out + i, a * c - b * s);
+            store(out + half + i, b * c + a * s);
+        }
+        for (; i < half; i++) {
+            float a = x[i], b = x[half + i];
+            out[i] = a * cos[i] - b * sin[i];
+            out[half + i] = b * cos[i] + a * sin[i];
+        }
+    }
+}

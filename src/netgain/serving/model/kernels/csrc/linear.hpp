@@ -1,0 +1,27 @@
+// Packed matrices and their products. Outputs lie across lanes and every output sums over its inputs in one fixed order,
+// so neither the number of rows computed together nor the thread that computes them can change a bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "pool.hpp"
+
+enum class Kind : int32_t { F32 = 0, BF16 = 1, Q4_1 = 2, Q8_0 = 3 };
+
+// Mirrored by ctypes in compiled.py.
+struct Matrix {
+    const void* data;
+    int64_t outs, ins;
+    Kind kind;
+};
+
+size_t packed_bytes(int64_t outs, int64_t ins, Kind kind);
+
+// `source`: row-major float32 for F32 and BF16, raw GGUF blocks for Q4_1 and Q8_0.
+void pack(const void* source, int64_t outs, int64_t ins, Kind kind, void* packed);
+
+void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* out);
+
+// Row `token` of `w`, dequantised to float32.
+void embed_row(const Matrix& w, int64_t token, float* out);

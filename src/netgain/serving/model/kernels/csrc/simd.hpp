@@ -1,0 +1,165 @@
+// Vectors of one width for the whole library, with every rounding step explicit: nothing here or in its users is
+// contracted or reassociated by the compiler (-ffp-contract=off), so a lane's bits are the ones written down.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#define NG_AVX512 1
+constexpr int LANES = 16;
+#else
+constexpr int LANES = 8;
+#endif
+
+#if !defined(NG_AVX512) && defined(__AVX2__) && defined(__FMA__)
+#define NG_AVX2 1
+#endif
+
+typedef float f32v __attribute__((vector_size(LANES * 4)));
+typedef int32_t i32v __attribute__((vector_size(LANES * 4)));
+typedef uint32_t u32v __attribute__((vector_size(LANES * 4)));
+typedef uint16_t u16v __attribute__((vector_size(LANES * 2)));
+
+template <class V, class T>
+static inline V load_as(const T* p) {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline f32v load(const float* p) { return load_as<f32v>(p); }
+static inline void store(float* p, f32v v) { std::memcpy(p, &v, sizeof v); }
+static inline f32v splat(float x) { return x - f32v{}; }
+static inline f32v as_float(u32v v) {
+    f32v out;
+    std::memcpy(&out, &v, sizeof out);
+    return out;
+}
+
+// a * b + c, rounded once.
+static inline f32v fma(f32v a, f32v b, f32v c) {
+#if defined(NG_AVX512)
+    return (f32v)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(NG_AVX2)
+    return (f32v)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    f32v out;
+    for (int i = 0; i < LANES; i++) out[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return out;
+#else
+    return a * b + c;
+#endif
+}
+
+static inline f32v max(f32v a, f32v b) { return a > b ? a : b; }
+static inline f32v min(f32v a, f32v b) { return a < b ? a : b; }
+
+// Lanes added by halving: i with i + LANES/2, and so on.
+static inline float sum(f32v v) {
+#if defined(NG_AVX512)
+    __m256 w = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+#elif defined(NG_AVX2)
+    __m256 w = (__m256)v;
+#endif
+#if defined(NG_AVX512) || defined(NG_AVX2)
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(w), _mm256_extractf128_ps(w, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+#else
+    float a[LANES];
+    std::memcpy(a, &v, sizeof a);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) a[i] += a[i + width];
+    return a[0];
+#endif
+}
+
+static inline float largest(f32v v) {
+    float a[LANES];
+    std::memcpy(a, &v, sizeof a);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
+    return a[0];
+}
+
+static inline f32v widen_bf16(u16v v) { return as_float(__builtin_convertvector(v, u32v) << 16); }
+static inline float widen_bf16(uint16_t v) {
+    uint32_t bits = uint32_t(v) << 16;
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+}
+
+// Round to nearest, ties to even; NaN stays NaN.
+static inline uint16_t narrow_bf16(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return uint16_t((bits >> 16) | 0x40);
+    return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+static inline float widen_half(uint16_t h) {
+#if defined(__F16C__)
+    return _cvtsh_ss(h);
+#elif defined(__aarch64__)
+    __fp16 x;
+    std::memcpy(&x, &h, 2);
+    return float(x);
+#else
+    uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 0x3ff, bits;
+    if (exponent == 31) {
+        bits = sign | 0x7f800000 | (fraction << 13);
+    } else if (exponent) {
+        bits = sign | ((exponent + 112) << 23) | (fraction << 13);
+    } else {
+        float x = float(fraction) * 0x1p-24f;
+        std::memcpy(&bits, &x, 4);
+        bits |= sign;
+    }
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+#endif
+}
+
+static inline f32v widen_halves(const uint16_t* p) {
+#if defined(NG_AVX512)
+    return (f32v)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(NG_AVX2) && defined(__F16C__)
+    return (f32v)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#else
+    f32v out;
+    for (int i = 0; i < LANES; i++) out[i] = widen_half(p[i]);
+    return out;
+#endif
+}
+
+// Nearest integer, ties to even, for |x| < 2**22.
+static inline f32v round_even(f32v x) { return (x + 12582912.0f) - 12582912.0f; }
+
+// e**x: relative error below 2e-7; 0 below -87.3, saturates at e**88.3 (Cephes' polynomial).
+static inline f32v exp(f32v x) {
+    f32v clamped = min(max(x, splat(-87.3f)), splat(88.3f));
+    f32v n = round_even(clamped * 1.44269504f);
+    f32v r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+    f32v p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    i32v bits = (__builtin_convertvector(n, i32v) + 127) << 23;
+    f32v scale;
+    std::memcpy(&scale, &bits, sizeof scale);
+    f32v y = ((p * (r * r) + r) + 1.0f) * scale;
+    return x < splat(-87.3f) ? f32v{} : y;
+}

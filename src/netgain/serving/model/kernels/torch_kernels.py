@@ -1,0 +1,246 @@
+"""The kernels in plain torch: the oracle for the compiled ones, and the path for machines without a compiler.
+
+Invariance is by construction: sums are either elementwise additions in a fixed tree, or exact (products of small integers
+in float32), or matrix products of one fixed shape (padded tiles of 16 rows), whose per-row bits are checked when packing.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from netgain.serving.model.kernels.blocks import GROUP, Groups, split_q4_1, split_q8_0
+from netgain.serving.model.kernels.protocol import AttentionPlan, Weight
+
+VERSION = 1
+TILE_ROWS = 16
+ATTENTION_FLOATS = 1 << 22  # temporary elements per slice of rows in attention and quantised products
+
+
+@dataclass(frozen=True)
+class DenseWeight:
+    """`values` [out, in] padded to multiples of 16; `tile_rows` is the row count of every product with it."""
+
+    shape: tuple[int, int]
+    values: Tensor
+    tile_rows: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes
+
+
+@dataclass(frozen=True)
+class GroupedWeight:
+    """Quants int8 [groups, 32, out], scales and minimums float32 [groups, out]."""
+
+    shape: tuple[int, int]
+    quants: Tensor
+    scales: Tensor
+    minimums: Tensor | None
+
+    @property
+    def nbytes(self) -> int:
+        return self.quants.nbytes + self.scales.nbytes + (0 if self.minimums is None else self.minimums.nbytes)
+
+
+@dataclass(frozen=True)
+class SegmentRows:
+    """Rows of one segment: `rows` indexes the batch, `positions` their places, `blocks` the cache blocks they may read."""
+
+    rows: Tensor
+    positions: Tensor
+    blocks: Tensor
+    context: int
+
+
+@dataclass(frozen=True)
+class TorchPlan:
+    """`slots` are flat cache indices (block * block_tokens + offset) of every row."""
+
+    slots: Tensor
+    segments: tuple[SegmentRows, ...]
+    block_tokens: int
+
+
+class TorchKernels:
+    """Kernels on any torch device. Holds no state but the device; safe to share between threads."""
+
+    def __init__(self, device: torch.device | str = "cpu", note: str = "torch kernels") -> None:
+        self.device = torch.device(device)
+        self.name = f"torch-{torch.__version__}-{self.device.type}-v{VERSION}"
+        self.note = note
+
+    def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> DenseWeight:
+        rows, columns = weight.shape
+        padded = F.pad(weight.to(self.device, dtype), (0, -columns % 16, 0, -rows % 16)).contiguous()
+        return DenseWeight((rows, columns), padded, _invariant_tile(padded))
+
+    def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> GroupedWeight:
+        return self._pack_groups(split_q4_1(blocks, shape), shape)
+
+    def pack_q8_0(self, blocks: Tensor, shape: tuple[int, int]) -> GroupedWeight:
+        return self._pack_groups(split_q8_0(blocks, shape), shape)
+
+    def _pack_groups(self, groups: Groups, shape: tuple[int, int]) -> GroupedWeight:
+        def place(tensor: Tensor) -> Tensor:
+            return tensor.to(self.device).contiguous()
+
+        minimums = None if groups.minimums is None else place(groups.minimums.t())
+        return GroupedWeight(shape, place(groups.quants.permute(1, 2, 0)), place(groups.scales.t()), minimums)
+
+    def linear(self, x: Tensor, weight: Weight) -> Tensor:
+        if isinstance(weight, GroupedWeight):
+            return _grouped_linear(x, weight)
+        return _dense_linear(x, cast(DenseWeight, weight))
+
+    def embed(self, tokens: Tensor, weight: Weight) -> Tensor:
+        if isinstance(weight, GroupedWeight):
+            quants = weight.quants[:, :, tokens].permute(2, 0, 1).float()
+            values = weight.scales[:, tokens].t().unsqueeze(-1) * quants
+            if weight.minimums is not None:
+                values = values + weight.minimums[:, tokens].t().unsqueeze(-1)
+            return values.reshape(len(tokens), weight.shape[1]).contiguous()
+        dense = cast(DenseWeight, weight)
+        return dense.values[tokens, : dense.shape[1]].float().contiguous()
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        mean = _tree_sum(x * x, -1) / x.shape[-1]
+        return x * (1.0 / torch.sqrt(mean + eps)).unsqueeze(-1) * weight
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return gate / (1.0 + exp(-gate)) * up
+
+    def rope(self, x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
+        first, second = x.view(len(x), heads, -1).chunk(2, dim=-1)
+        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).view(x.shape)
+
+    def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> TorchPlan:
+        positions, segment_of_row = positions.cpu().long(), segment_of_row.cpu().long()
+        tables = block_tables.cpu().long()
+        blocks = tables[segment_of_row, positions // block_tokens]
+        segments = []
+        for segment in segment_of_row.unique().tolist():
+            rows = (segment_of_row == segment).nonzero().flatten()
+            context = int(positions[rows].max()) + 1
+            used = tables[segment, : -(-context // block_tokens)]
+            if int(used.min()) < 0:
+                raise ValueError(f"the block table of segment {segment} ends before its position {context - 1}")
+            places = (positions[rows].to(self.device), used.to(self.device))
+            segments.append(SegmentRows(rows.to(self.device), *places, context))
+        slots = (blocks * block_tokens + positions % block_tokens).to(self.device)
+        return TorchPlan(slots, tuple(segments), block_tokens)
+
+    def store_kv(
+        self, keys: Tensor, values: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan
+    ) -> None:
+        slots = cast(TorchPlan, plan).slots
+        for new, cache in ((keys, cache_keys), (values, cache_values)):
+            cache.flatten(0, 1)[slots] = new.view(len(new), *cache.shape[2:]).to(cache.dtype)
+
+    def attention(self, q: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan, heads: int) -> Tensor:
+        out = torch.empty_like(q)
+        kv_heads, dim = cache_keys.shape[2:]
+        for segment in cast(TorchPlan, plan).segments:
+            keys = cache_keys[segment.blocks].flatten(0, 1)[: segment.context].float()
+            values = cache_values[segment.blocks].flatten(0, 1)[: segment.context].float()
+            at_once = max(1, ATTENTION_FLOATS // (segment.context * heads * dim))
+            for rows, positions in zip(segment.rows.split(at_once), segment.positions.split(at_once), strict=True):
+                grouped = q[rows].view(len(rows), kv_heads, heads // kv_heads, dim)
+                out[rows] = _attend(grouped, keys, values, positions).view(len(rows), -1)
+        return out
+
+
+def exp(x: Tensor) -> Tensor:
+    """e**x in float32 by elementwise IEEE operations only, so that no element's bits depend on its place in a vector.
+
+    Relative error below 2e-7; 0 below -87.3, saturates at e**88.3. The compiled kernels repeat these very steps.
+    """
+    clamped = x.clamp(-87.3, 88.3)
+    n = torch.round(clamped * 1.44269504)
+    r = (clamped - n * 0.693359375) - n * -2.12194440e-4
+    p = torch.full_like(r, 1.9875691500e-4)
+    for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        p = p * r + coefficient
+    scale = ((n.to(torch.int32) + 127) << 23).view(torch.float32)
+    return torch.where(x < -87.3, torch.zeros_like(x), ((p * (r * r) + r) + 1.0) * scale)
+
+
+def quantise(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Activations [rows, in] rounded per group of 32: quants (integers held as float32) [groups, rows, 32], scales
+    [groups, rows] with x ~ scales * quants, and scales * sum(quants)."""
+    groups = x.view(len(x), -1, GROUP).transpose(0, 1)
+    largest = groups.abs().amax(-1)
+    inverse = torch.where(largest > 0, 127.0 / largest.clamp_min(1e-30), torch.zeros_like(largest))
+    quants = torch.round(groups * inverse.unsqueeze(-1))
+    scales = largest / 127.0
+    return quants, scales, scales * quants.sum(-1)
+
+
+def _grouped_linear(x: Tensor, weight: GroupedWeight) -> Tensor:
+    """Integer products with exact sums per group, then groups added in order: (dw * dx) * sum + m * (dx * sum of x)."""
+    out_features = weight.shape[0]
+    groups = len(weight.quants)
+    at_once = max(1, ATTENTION_FLOATS // (groups * out_features))
+    quants = weight.quants.float()
+    parts = []
+    for rows in x.split(at_once):
+        activations, scales, offsets = quantise(rows)
+        # Every partial sum is an integer below 2**24, so any order, and any device's float32 or TF32 units, is exact.
+        terms = torch.bmm(activations, quants)
+        terms *= scales.unsqueeze(-1) * weight.scales.unsqueeze(1)
+        if weight.minimums is not None:
+            terms += offsets.unsqueeze(-1) * weight.minimums.unsqueeze(1)
+        total = torch.zeros_like(terms[0])
+        for group in range(groups):
+            total += terms[group]
+        parts.append(total)
+    return torch.cat(parts) if parts else x.new_empty(0, out_features)
+
+
+def _dense_linear(x: Tensor, weight: DenseWeight) -> Tensor:
+    rows, (out_features, in_features) = len(x), weight.shape
+    tile = weight.tile_rows
+    padded = F.pad(x, (0, weight.values.shape[1] - in_features, 0, -rows % tile))
+    values = weight.values.float()
+    tiles = [F.linear(part.contiguous(), values) for part in padded.split(tile)]
+    return torch.cat(tiles)[:rows, :out_features].contiguous() if tiles else x.new_empty(0, out_features)
+
+
+def _invariant_tile(padded: Tensor) -> int:
+    """16 if a row's bits do not depend on its place among 16 rows (checked with one row repeated), else 1."""
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randn(1, padded.shape[1], generator=generator).to(padded.device)
+    out = F.linear(row.repeat(TILE_ROWS, 1), padded.float())
+    return TILE_ROWS if bool((out == out[:1]).all()) else 1
+
+
+def _tree_sum(x: Tensor, dim: int) -> Tensor:
+    """Sum by repeated halving, as elementwise additions. Zeros appended to `x` change no bit of the result."""
+    x = x.movedim(dim, 0)
+    size = len(x)
+    width = 1 << max(0, size - 1).bit_length()
+    while width > 1:
+        width //= 2
+        if size > width:
+            low, high = x[:width], x[width:size]
+            x = torch.cat([low[: size - width] + high, low[size - width :]]) if size < 2 * width else low + high
+            size = width
+    return x[0] + 0.0
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+    """q [rows, kv_heads, group, dim] over keys, values [context, kv_heads, dim]; row i sees places 0..positions[i]."""
+    dim = q.shape[-1]
+    products = q.unsqueeze(0) * keys[:, None, :, None, :]
+    scores = _tree_sum(products, -1) * dim**-0.5
+    hidden = torch.arange(len(keys), device=q.device)[:, None] > positions[None, :]
+    scores = scores.masked_fill(hidden[:, :, None, None], float("-inf"))
+    weights = exp(scores - scores.amax(0))
+    total = _tree_sum(weights, 0)
+    mixed = _tree_sum(weights.unsqueeze(-1) * values[:, None, :, None, :], 0)
+    return mixed / total.unsqueeze(-1)
