@@ -3,8 +3,8 @@
 import msgspec
 
 from netgain.deciding.experiment.identity import compare_tokens
-from netgain.deciding.experiment.looping import is_looped, looping_share
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
+from netgain.measuring.quality.repetition import is_looped, looping_share
 
 
 def seen(arm, record, block=0):

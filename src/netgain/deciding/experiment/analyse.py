@@ -9,7 +9,6 @@ import numpy as np
 
 from netgain.deciding.experiment.guards import Limits, attainment, judge_guards
 from netgain.deciding.experiment.identity import compare_tokens, said
-from netgain.deciding.experiment.looping import is_looped
 from netgain.deciding.experiment.observation import (
     BASELINE,
     CANDIDATE,
@@ -32,6 +31,7 @@ from netgain.deciding.experiment.verdict import (
 )
 from netgain.deciding.experiment.waterfall import Waterfall, waterfall
 from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.quality.repetition import is_looped
 from netgain.measuring.workload.slo import SLO
 
 ROLLBACK_WINDOW = 100  # requests

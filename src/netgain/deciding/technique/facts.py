@@ -1,0 +1,24 @@
+"""What is known of the system before anything is changed: the ground on which techniques are proposed and predicted."""
+
+import msgspec
+
+from netgain.cost.step_cost import StepCost
+from netgain.deciding.technique.decomposition import Decomposition
+from netgain.measuring.client.record import ClientRecord
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured baseline. `records` are its successful requests with the server's account of them.
+
+    `step_cost` is the engine's measured cost of a step by what it holds; None with the reason in `step_cost_missing`.
+    """
+
+    engine: str
+    engine_version: str
+    model: str
+    workload: str
+    concurrency: int
+    decomposition: Decomposition
+    records: tuple[ClientRecord, ...]
+    step_cost: StepCost | None = None
+    step_cost_missing: str | None = None

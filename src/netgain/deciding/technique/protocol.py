@@ -1,0 +1,59 @@
+"""What every technique in the catalogue can say about itself: the hinge of diagnosis, planning, experiment and report."""
+
+from typing import Protocol
+
+import msgspec
+
+from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.prediction import Prediction, Setting
+
+
+class SwitchOn(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine is told. `checked_with` lists engine versions with which the switch was used to start the engine;
+    empty means unverified, and an unverified switch is never presented as deployable."""
+
+    engine: str
+    flags: tuple[str, ...]
+    checked_with: tuple[str, ...]
+
+    @property
+    def verified(self) -> bool:
+        return bool(self.checked_with)
+
+
+class Technique(Protocol):
+    """One way to trade one cost for another. Stateless; all methods are pure except for measuring their own CPU time."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def relieves(self) -> str: ...
+
+    @property
+    def brings(self) -> str: ...
+
+    @property
+    def token_identical(self) -> bool:
+        """Whether the output must equal the baseline's, token for token."""
+        ...
+
+    @property
+    def must_report(self) -> tuple[str, ...]:
+        """Figures without which a result about this technique is incomplete."""
+        ...
+
+    def cannot_apply(self, facts: Facts) -> str | None:
+        """Why it cannot be predicted or tried here, or None."""
+        ...
+
+    def predict(self, facts: Facts) -> Prediction:
+        """The best setting and what it should do. Only after `cannot_apply` returned None."""
+        ...
+
+    def switch_on(self, engine: str, setting: Setting) -> SwitchOn:
+        """Flags for `engine`. Raises UsageError for an engine this technique has no switch for."""
+        ...
