@@ -14,7 +14,12 @@ class PagedKV:
     """
 
     def __init__(
-        self, config: ModelConfig, blocks: int, block_tokens: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        config: ModelConfig,
+        blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
     ) -> None:
         if dtype not in (torch.bfloat16, torch.float32):
             raise UsageError(f"KV type {dtype} is not supported; supported: bfloat16, float32")
@@ -27,8 +32,11 @@ class PagedKV:
             self._values = torch.zeros(shape, dtype=dtype, device=device)
         except RuntimeError as error:
             wanted = blocks * block_bytes(config, block_tokens, dtype)
-            raise UsageError(f"cannot allocate {wanted / 2**20:.0f} MiB for the KV pool; ask for fewer blocks") from error
-        self._key_layers, self._value_layers = list(self._keys), list(self._values)
+            raise UsageError(
+                f"cannot allocate {wanted / 2**20:.0f} MiB for the KV pool; ask for fewer blocks"
+            ) from error
+        self._key_layers: list[Tensor] = list(self._keys)
+        self._value_layers: list[Tensor] = list(self._values)
 
     @property
     def nbytes(self) -> int:

@@ -62,7 +62,8 @@ def _locate(source: str | Path, report: Report | None) -> Path:
     if isinstance(source, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", source) and path.suffix != ".gguf":
         return _from_hub(source)
     raise UsageError(
-        f"no model at {str(source)!r}: give 'default', a .gguf file, a folder with config.json and safetensors, or an id like org/name"
+        f"no model at {str(source)!r}: give 'default', a .gguf file, a folder with config.json and safetensors, "
+        "or an id like org/name"
     )
 
 
@@ -71,12 +72,16 @@ def _from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise UsageError(f"{name!r} is no local path, and huggingface_hub is not installed to fetch it; {manual}") from error
+        raise UsageError(
+            f"{name!r} is no local path, and huggingface_hub is not installed to fetch it; {manual}"
+        ) from error
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.jinja", "*.safetensors"]))
     except Exception as error:  # the library's own errors, and those of the HTTP client below it
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise Unavailable(f"{name!r} is no local path and cannot be fetched from Hugging Face ({reason}); {manual}") from error
+        raise Unavailable(
+            f"{name!r} is no local path and cannot be fetched from Hugging Face ({reason}); {manual}"
+        ) from error
 
 
 def _open_gguf(path: Path) -> Checkpoint:

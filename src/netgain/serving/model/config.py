@@ -110,9 +110,7 @@ def config_from_gguf(where: Path, metadata: Mapping[str, Any], tied: bool) -> Mo
     kind = metadata.get("general.architecture")
     if kind != "llama":
         raise UsageError(f"{where}: GGUF architecture {kind!r} is not supported; supported: llama")
-    values = {
-        key.removeprefix("llama."): value for key, value in metadata.items() if key.startswith("llama.")
-    }
+    values = {key.removeprefix("llama."): value for key, value in metadata.items() if key.startswith("llama.")}
     _refuse_gguf_extras(where, values)
     hidden, heads = _integer(where, values, "embedding_length"), _integer(where, values, "attention.head_count")
     head_dim = _integer(where, values, "attention.key_length", hidden // max(heads, 1))
@@ -205,7 +203,9 @@ def _integer(where: Path, values: Mapping[str, Any], key: str, default: int | No
     value = values.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{where}: {key} is {'missing' if value is None else repr(value)[:80]}, expected a whole number")
+        raise UsageError(
+            f"{where}: {key} is {'missing' if value is None else repr(value)[:80]}, expected a whole number"
+        )
     return value
 
 

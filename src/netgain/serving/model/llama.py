@@ -32,7 +32,9 @@ class Layer:
 class LlamaModel:
     """Weights packed for one Kernels implementation. Holds no request state; one forward at a time."""
 
-    def __init__(self, config: ModelConfig, source: WeightSource, kernels: Kernels, dtype: str, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, source: WeightSource, kernels: Kernels, dtype: str, device: torch.device
+    ) -> None:
         if dtype not in DTYPES:
             raise UsageError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
         self.config = config
@@ -79,13 +81,14 @@ class LlamaModel:
         model's vocabulary and context.
         """
         kernels, config = self.kernels, self.config
-        query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        key_width = config.kv_heads * config.head_dim
+        widths = [config.heads * config.head_dim, key_width, key_width]
         cos, sin = self._cos[positions], self._sin[positions]
         x = kernels.embed(tokens, self._embedding)
         last = len(self._layers) - 1
         for number, layer in enumerate(self._layers):
             normed = kernels.rms_norm(x, layer.attention_norm, config.rms_eps)
-            q, k, v = (part.contiguous() for part in self._product(normed, layer.qkv).split((query, key, key), dim=1))
+            q, k, v = (part.contiguous() for part in torch.split(self._product(normed, layer.qkv), widths, dim=1))
             keys, values = kv.keys(number), kv.values(number)
             kernels.store_kv(kernels.rope(k, config.kv_heads, cos, sin), v, keys, values, plan)
             attended = kernels.attention(kernels.rope(q, config.heads, cos, sin), keys, values, plan, config.heads)

@@ -17,7 +17,6 @@ from netgain.errors import RequestRejected, UsageError
 from netgain.serving.model.tokenizer import Tokenizer, guard_for
 
 
-
 class ChatTemplate:
     """A chat template as Hugging Face writes them. Raises UsageError when the source is no valid template."""
 
@@ -53,7 +52,9 @@ class ChatTemplate:
             raise RequestRejected(f"the model's chat template refuses these messages: {error}", "messages") from error
         except Exception as error:  # a template computes with whatever the messages hold
             detail = f"{type(error).__name__}: {error}"
-            raise RequestRejected(f"the model's chat template cannot use these messages ({detail})", "messages") from error
+            raise RequestRejected(
+                f"the model's chat template cannot use these messages ({detail})", "messages"
+            ) from error
 
     def encode(
         self,

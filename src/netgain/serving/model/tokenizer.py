@@ -63,7 +63,7 @@ class Tokenizer:
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()[:32]
         parsed = json.loads(canonical)
         added = self._full.get_added_tokens_decoder()
-        self._added = {number: token.content for number, token in added.items()}
+        self._added = frozenset(added)
         self._control = frozenset(number for number, token in added.items() if token.special)
         self._markers = {
             token.content: _Marker(number, token.lstrip, token.rstrip)
@@ -144,11 +144,8 @@ class Tokenizer:
         """The bytes that one token adds to the text; empty for control tokens unless kept, and for unknown ids."""
         known = self._bytes.get(token)
         if known is None:
-            if token in self._added:
-                known = self._added[token].encode()
-            else:
-                known = self._decoding(self._full.id_to_token(token) or "")
-            self._bytes[token] = known
+            spelling = self._full.id_to_token(token) or ""
+            known = self._bytes[token] = spelling.encode() if token in self._added else self._decoding(spelling)
         return b"" if token in self._control and not keep_control else known
 
     def _sequence_prefix(self) -> tuple[int, ...]:

