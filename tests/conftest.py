@@ -1,10 +1,8 @@
 """What every test may ask for, and two rules of the house: in CI a skip is a failure, and no process outlives the session."""
 
-import importlib.util
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -31,12 +29,13 @@ def default_model_path() -> Path:
 @pytest.fixture(scope="session")
 def requires_compiler() -> list[str]:
     """The C++ compiler as the start of a command line; skips where there is none."""
-    for name in (os.environ.get("CXX"), "g++", "clang++"):
-        if name and shutil.which(name):
-            return [name]
-    if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++"]
-    pytest.skip("no C++ compiler: set CXX, or install g++, clang++ or (pip) ziglang")
+    from netgain.errors import Unavailable
+    from netgain.serving.model.kernels.build import find_compiler
+
+    try:
+        return find_compiler()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")

@@ -3,35 +3,9 @@
 import importlib.metadata
 import subprocess
 import sys
+from pathlib import Path
 
 from packaging.requirements import Requirement
-
-TORCH_FREE = (
-    "netgain.cost",
-    "netgain.deciding",
-    "netgain.ledger",
-    "netgain.measuring",
-    "netgain.serving.blocks",
-    "netgain.serving.engine",
-    "netgain.serving.speculation",
-)
-
-IMPORT_ALL_WITHOUT_THE_SERVE_EXTRA = """
-import importlib, pkgutil, sys
-from netgain.cli.main import SERVE_EXTRA
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in SERVE_EXTRA:
-            raise ModuleNotFoundError(f"{name} is not in the base install", name=name)
-
-sys.meta_path.insert(0, Absent())
-for room in sys.argv[1:]:
-    package = importlib.import_module(room)
-    for module in pkgutil.walk_packages(package.__path__, room + "."):
-        importlib.import_module(module.name)
-        print(module.name)
-"""
 
 
 def _closure(distribution: str) -> set[str]:
@@ -75,7 +49,7 @@ def test_torch_is_pinned_exactly_in_the_serve_extra() -> None:
 
 def test_every_torch_free_room_imports_without_the_serve_extra() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL_WITHOUT_THE_SERVE_EXTRA, *TORCH_FREE],
+        [sys.executable, Path(__file__).with_name("import_base_rooms.py")],
         capture_output=True,
         text=True,
         timeout=120,

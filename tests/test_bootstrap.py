@@ -86,7 +86,12 @@ def test_make_says_so_when_python_is_missing(checkout: Path) -> None:
     nothing = checkout / "empty"
     nothing.mkdir()
     done = subprocess.run(
-        [make, "setup"], cwd=checkout, env=os.environ | {"PATH": str(nothing)}, capture_output=True, text=True, timeout=30
+        [make, "setup"],
+        cwd=checkout,
+        env=os.environ | {"PATH": str(nothing)},
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     assert done.returncode != 0
     assert "Python 3.11 or newer" in done.stderr

@@ -115,8 +115,8 @@ def has_gpu():
 
 
 def has_compiler():
-    """Whether the kernels can be compiled without ziglang."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if name)
+    """Whether the kernels can be compiled without ziglang; looks where netgain looks."""
+    return bool(os.environ.get("CXX", "").strip()) or any(shutil.which(name) for name in ("g++", "clang++"))
 
 
 def pip(*arguments, check=True, quiet=False):
