@@ -8,7 +8,7 @@ from netgain.errors import Unavailable
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.health import FleetHealth
 from netgain.serving.fleet.replica import COMMAND, Replica
-from netgain.serving.fleet.reply import Reply
+from netgain.serving.fleet.reply import Receiver, Ticket
 from netgain.serving.fleet.router import Candidate, FewestInFlight, RouterPolicy
 from netgain.serving.runtime.config import EngineConfig, FleetSettings
 
@@ -32,8 +32,8 @@ class Fleet:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What is served, as the first replica's engine told; all replicas are built alike."""
-        return next(iter(self._replicas.values())).health().info
+        """What an engine said of itself when it was built (all are built alike); empty before `start`."""
+        return next((replica.info for replica in self.health().replicas if replica.info), {})
 
     async def start(self) -> None:
         """Launch all replicas and wait until they are ready. Raises UsageError or Unavailable; nothing runs then."""
@@ -43,9 +43,10 @@ class Fleet:
             await self.close()
             raise
 
-    def submit(self, request: Request) -> Reply:
-        """Hand a request to a ready replica. Raises Unavailable, naming the cause, when there is none."""
-        return self._choose().submit(request)
+    def submit(self, request: Request, receiver: Receiver) -> Ticket:
+        """Hand a request to a ready replica; `receiver` gets its events on this event loop. Raises Unavailable, naming the
+        cause, when there is none."""
+        return self._choose().submit(request, receiver)
 
     async def measure_step_cost(self, budget_s: float) -> bytes:
         """A StepCost as JSON, measured by one ready replica for about `budget_s` seconds. Raises Unavailable or Overloaded."""

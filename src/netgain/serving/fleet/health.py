@@ -17,16 +17,19 @@ class ReplicaState(StrEnum):
 
 
 class ReplicaHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica now. `cause` is why it does not serve, or why it was last restarted; `pid` None: no process."""
+    """One replica now. `cause` is why it does not serve, or why it was last restarted; `pid` None: no process.
+    `stats` and `counters` are the running process's last report, up to a heartbeat old; None and empty without one. `info` is
+    what the engine said of itself when it was last built."""
 
     name: str
     state: ReplicaState
+    info: dict[str, Any]
     cause: str | None
     restarts: int
     pid: int | None
     in_flight: int
     stats: EngineStats | None
-    info: dict[str, Any]
+    counters: dict[str, float]
 
 
 class FleetHealth(msgspec.Struct, frozen=True, kw_only=True):

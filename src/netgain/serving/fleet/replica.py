@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from netgain.errors import NetgainError, Overloaded, RequestRejected, Unavailable, UsageError
-from netgain.serving.engine.request import EngineStats, Request
+from netgain.serving.engine.request import Request
 from netgain.serving.fleet.health import ReplicaHealth, ReplicaState
 from netgain.serving.fleet.process import ManagedProcess
-from netgain.serving.fleet.reply import Delivery, EngineLost, Reply
+from netgain.serving.fleet.reply import Delivery, EngineLost, Loss, Receiver, Ticket
 from netgain.serving.runtime.config import EngineConfig, FleetSettings
 from netgain.serving.runtime.messages import (
     Abort,
@@ -57,8 +57,8 @@ class Replica:
         self._cause: str | None = None
         self._restarts = 0
         self._info: dict[str, Any] = {}
-        self._stats: EngineStats | None = None
-        self._replies: dict[str, Reply] = {}
+        self._report: Heartbeat | None = None
+        self._tickets: dict[str, Ticket] = {}
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._call_ids = itertools.count()
         self._life: _Life | None = None
@@ -72,18 +72,19 @@ class Replica:
 
     @property
     def in_flight(self) -> int:
-        return len(self._replies)
+        return len(self._tickets)
 
     def health(self) -> ReplicaHealth:
         return ReplicaHealth(
             name=self.name,
             state=self._state,
+            info=self._info,
             cause=self._cause,
             restarts=self._restarts,
             pid=self._life.process.pid if self._life else None,
             in_flight=self.in_flight,
-            stats=self._stats,
-            info=self._info,
+            stats=self._report.stats if self._report else None,
+            counters=self._report.counters if self._report else {},
         )
 
     async def start(self) -> None:
@@ -96,14 +97,14 @@ class Replica:
             await self.close()
             raise
 
-    def submit(self, request: Request) -> Reply:
-        """Hand a request over. Raises Unavailable, naming the cause, when no engine is ready."""
+    def submit(self, request: Request, receiver: Receiver) -> Ticket:
+        """Hand a request over. Raises Unavailable, naming the cause, when the engine is not ready."""
         if self._life is None or not self.ready:
             raise Unavailable(self.why_not_ready())
-        reply = Reply(request.id, self._abort)
-        self._replies[request.id] = reply
+        ticket = Ticket(request.id, receiver, self._abort)
+        self._tickets[request.id] = ticket
         self._life.channel.send(Submit(request))
-        return reply
+        return ticket
 
     async def measure_step_cost(self, budget_s: float) -> bytes:
         """A StepCost as JSON, measured while no request runs. Raises Unavailable, or Overloaded when the engine is busy."""
@@ -177,7 +178,7 @@ class Replica:
                     self._went_down(failure)
                     return failure
                 finally:
-                    self._life = self._stats = None
+                    self._life = self._report = None
                     greeting.cancel()
                     await process.stop(self._settings.stop_timeout_s if self._closing.is_set() else 0.0)
                     life.channel.close()
@@ -244,18 +245,19 @@ class Replica:
         match message:
             case Outputs(outputs, sent_s):
                 for output in outputs:
-                    reply = self._replies.get(output.request_id)
-                    if reply is not None:
+                    ticket = self._tickets.get(output.request_id)
+                    if ticket is not None:
                         if output.finish_reason is not None:
-                            del self._replies[output.request_id]
-                        reply.deliver(Delivery(output, sent_s))
-            case Heartbeat(stats, in_step_s):
-                self._stats = stats
-                life.in_step_s = in_step_s
+                            del self._tickets[output.request_id]
+                        ticket.tell(Delivery(output, sent_s))
+            case Heartbeat():
+                self._report = message
+                life.in_step_s = message.in_step_s
             case Refused(request_id, text, parameter, overloaded):
-                reply = self._replies.pop(request_id, None)
-                if reply is not None:
-                    reply.fail(Overloaded(text) if overloaded else RequestRejected(text, parameter))
+                ticket = self._tickets.pop(request_id, None)
+                if ticket is not None:
+                    error = Overloaded(text) if overloaded else RequestRejected(text, parameter)
+                    ticket.tell(Loss(request_id, error))
             case StepCostMeasured(call, cost, error):
                 answer = self._calls.get(call)
                 if answer is not None and not answer.done():
@@ -283,9 +285,9 @@ class Replica:
             self._life.channel.send(Abort(request_id))
 
     def _fail_all(self, cause: str) -> None:
-        replies, self._replies = self._replies, {}
-        for reply in replies.values():
-            reply.fail(EngineLost(cause))
+        tickets, self._tickets = self._tickets, {}
+        for ticket in tickets.values():
+            ticket.tell(Loss(ticket.request_id, EngineLost(cause)))
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(EngineLost(cause))

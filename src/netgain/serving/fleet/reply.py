@@ -1,11 +1,10 @@
-"""What comes back for one request: its outputs as they arrive, or the error that ended it."""
+"""What comes back for a request, event by event, to whoever submitted it; several requests may share one receiver."""
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
 
-from netgain.errors import Unavailable
+from netgain.errors import NetgainError, Unavailable
 from netgain.serving.engine.request import Output
 
 
@@ -20,36 +19,34 @@ class Delivery(msgspec.Struct, frozen=True):
     sent_s: float
 
 
-class Reply:
-    """The outputs of one request, in order; the last one has a finish reason.
+class Loss(msgspec.Struct, frozen=True):
+    """The request ended without a last output: RequestRejected or Overloaded (it was not taken), or EngineLost."""
 
-    Whoever holds a reply either reads it to that end or calls `abort`; then the replica forgets it.
-    """
+    request_id: str
+    error: NetgainError
 
-    def __init__(self, request_id: str, abort: Callable[[str], None]) -> None:
+
+Event = Delivery | Loss
+Receiver = Callable[[Event], None]
+
+
+class Ticket:
+    """A submitted request. Its receiver gets deliveries until one has a finish reason, or a loss; then nothing more."""
+
+    def __init__(self, request_id: str, receiver: Receiver, abort: Callable[[str], None]) -> None:
         self.request_id = request_id
+        self._receiver = receiver
         self._abort = abort
-        self._events: asyncio.Queue[Delivery | Exception] = asyncio.Queue()
         self._over = False
 
-    async def next(self) -> Delivery:
-        """The next output. Raises RequestRejected or Overloaded (not taken) or EngineLost; call not again after the end."""
-        event = await self._events.get()
-        if isinstance(event, Exception):
-            raise event
-        return event
-
     def abort(self) -> None:
-        """Give the request up, unless it is over. The engine still sends its last output ("abort") with the trace."""
+        """Give the request up, unless it is over. Its last output (with the trace) still comes."""
         if not self._over:
             self._abort(self.request_id)
 
-    def deliver(self, delivery: Delivery) -> None:
-        """For the replica."""
-        self._over = delivery.output.finish_reason is not None
-        self._events.put_nowait(delivery)
-
-    def fail(self, error: Exception) -> None:
-        """For the replica."""
-        self._over = True
-        self._events.put_nowait(error)
+    def tell(self, event: Event) -> None:
+        """For the replica: pass an event on; after the last one the receiver hears nothing more."""
+        if self._over:
+            return
+        self._over = isinstance(event, Loss) or event.output.finish_reason is not None
+        self._receiver(event)

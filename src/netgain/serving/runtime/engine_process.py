@@ -15,6 +15,7 @@ import msgspec
 
 from netgain.errors import NetgainError, Overloaded, RequestRejected, UsageError
 from netgain.ledger.clock import WallClock
+from netgain.ledger.collector import Collector
 from netgain.serving.engine.engine import Engine
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.messages import (
@@ -101,10 +102,11 @@ class _Process:
         from netgain.serving.runtime.build import build_engine  # loads torch: only once a fleet is there to serve
 
         config = EngineConfig.model_validate_json(configure.engine)
-        built = await asyncio.to_thread(build_engine, config, WallClock())
+        collector = Collector()
+        built = await asyncio.to_thread(build_engine, config, WallClock(), collector)
         try:
-            self._say(Ready(dict(built.info)))
-            heartbeat = asyncio.create_task(self._heartbeats(built.engine, configure.heartbeat_s))
+            self._say(Ready(msgspec.to_builtins(built.info)))
+            heartbeat = asyncio.create_task(self._heartbeats(built.engine, collector, configure.heartbeat_s))
             try:
                 await self._loop(built.engine)
             finally:
@@ -160,11 +162,11 @@ class _Process:
         else:
             self._say(StepCostMeasured(call, msgspec.json.encode(cost)))
 
-    async def _heartbeats(self, engine: Engine, period_s: float) -> None:
+    async def _heartbeats(self, engine: Engine, collector: Collector, period_s: float) -> None:
         while True:
             started_s = self._step_started_s
             in_step_s = None if started_s is None else time.monotonic() - started_s
-            self._say(Heartbeat(engine.stats(), in_step_s))
+            self._say(Heartbeat(engine.stats(), collector.counters(), in_step_s))
             await asyncio.sleep(period_s)
 
     async def _first_message(self) -> Configure | None:

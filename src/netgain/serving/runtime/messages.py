@@ -41,7 +41,7 @@ ToEngine = Configure | Submit | Abort | MeasureStepCost | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The engine is built. `info` says what is served (JSON types only)."""
+    """The engine is built. `info` says what it really is: the fields of EngineInfo."""
 
     info: dict[str, Any]
 
@@ -63,9 +63,11 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """A sign of life, sent at the agreed pace. `in_step_s` is how long the current step has run (None: between steps)."""
+    """A sign of life, sent at the agreed pace: gauges and counters, the collector's counters since the process started, and
+    how long the current step has run (None: between steps)."""
 
     stats: EngineStats
+    counters: dict[str, float]
     in_step_s: float | None
 
 

@@ -1,0 +1,204 @@
+"""The HTTP surface: OpenAI's endpoints, health, metrics and the step-cost measurement, over a fleet."""
+
+import asyncio
+import logging
+import time
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from netgain.errors import NetgainError
+from netgain.ledger.prometheus import CONTENT_TYPE
+from netgain.ledger.timeline import Timeline
+from netgain.serving.api.body import read_body
+from netgain.serving.api.errors import ApiError, to_api_error
+from netgain.serving.api.exchange import Exchange
+from netgain.serving.api.metrics import Metrics
+from netgain.serving.api.prepare import Prepared, prepare
+from netgain.serving.api.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from netgain.serving.api.served import ServedModel
+from netgain.serving.fleet.fleet import Fleet
+from netgain.serving.runtime.config import ServerConfig
+
+logger = logging.getLogger("netgain.api")
+
+_RECEIVED = "netgain.received_s"
+_LARGE_BODY_BYTES = 32 << 10  # longer texts are tokenised beside the event loop
+_STEP_COST_BUDGET_S = 3.0
+
+
+def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: Metrics) -> ASGIApp:
+    """The ASGI application. Fleet and metrics stay the caller's to close."""
+    app = FastAPI(title="netgain", docs_url=None, redoc_url=None)
+    created_s = int(time.time())
+    step_costs: dict[int | None, bytes] = {}  # by the process that measured
+
+    async def generate(request: Request, kind: type[GenerationRequest]) -> Response:
+        received_s: float = request.scope[_RECEIVED]
+        timeline = Timeline()
+        body = await read_body(request, config.limits.max_body_bytes, received_s, timeline)
+        if len(body.data) > _LARGE_BODY_BYTES:
+            prepared = await asyncio.to_thread(_prepare, body.data, kind, served, config)
+        else:
+            prepared = _prepare(body.data, kind, served, config)
+        return Exchange(
+            prepared,
+            served=served,
+            fleet=fleet,
+            metrics=metrics,
+            timeline=timeline,
+            received_s=received_s,
+            prepared_since_s=body.complete_s,
+        )
+
+    @app.post("/v1/chat/completions", openapi_extra=_body_of(ChatRequest, "/v1/chat/completions"))
+    async def chat_completions(request: Request) -> Response:
+        """A chat answer, whole or as a stream."""
+        return await generate(request, ChatRequest)
+
+    @app.post("/v1/completions", openapi_extra=_body_of(CompletionRequest, "/v1/completions"))
+    async def completions(request: Request) -> Response:
+        """The continuation of one or several prompts, whole or as a stream."""
+        return await generate(request, CompletionRequest)
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        """The one model that is served."""
+        return _json({"object": "list", "data": [_card(served, created_s)]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        """That model again."""
+        if name != served.name:
+            raise ApiError(404, f"the model {name!r} is not served here", param="model", code="model_not_found")
+        return _json(_card(served, created_s))
+
+    @app.get("/health")
+    async def health() -> Response:
+        """200 while a request would be taken; else 503 with the cause."""
+        state = fleet.health()
+        replicas = [
+            {
+                "name": replica.name,
+                "state": replica.state,
+                "cause": replica.cause,
+                "restarts": replica.restarts,
+                "pid": replica.pid,
+                "in_flight": replica.in_flight,
+            }
+            for replica in state.replicas
+        ]
+        if state.ready:
+            return _json({"status": "ready", "replicas": replicas})
+        error = ApiError(503, f"no engine is ready: {state.cause}")
+        return _json({"status": "unavailable", "error": error.detail, "replicas": replicas}, error)
+
+    @app.get("/metrics")
+    async def prometheus() -> Response:
+        """Prometheus text."""
+        return Response(metrics.render(fleet), media_type=CONTENT_TYPE)
+
+    @app.get("/netgain/step-cost")
+    async def step_cost(
+        budget_s: Annotated[float, Query(gt=0, le=60)] = _STEP_COST_BUDGET_S, fresh: bool = False
+    ) -> Response:
+        """What a step costs on this engine: measured at the first call (or with fresh=true) while no request runs."""
+        pid = fleet.health().replicas[0].pid
+        if fresh or pid not in step_costs:
+            measured = await fleet.measure_step_cost(budget_s)
+            step_costs.clear()
+            step_costs[pid] = measured
+        return Response(step_costs[pid], media_type="application/json")
+
+    async def explain(request: Request, error: Exception) -> Response:
+        """Any failure before an answer began."""
+        answer = _explain(error)
+        if answer.status >= 500:
+            logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=_unexpected(error))
+        elif answer.status == 400:
+            logger.warning("%s %s refused: %s", request.method, request.url.path, answer)
+        return _json({"error": answer.detail}, answer)
+
+    for kind in (NetgainError, ValidationError, RequestValidationError, HTTPException, ClientDisconnect):
+        app.add_exception_handler(kind, explain)
+    return _Doorstep(app)
+
+
+class _Doorstep:
+    """Outermost: stamps the arrival, and answers what nothing else did."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope[_RECEIVED] = time.monotonic()
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            if not started:
+                answer = to_api_error(error)
+                await _json({"error": answer.detail}, answer)(scope, receive, send)
+
+
+def _prepare(data: bytes, kind: type[GenerationRequest], served: ServedModel, config: ServerConfig) -> Prepared:
+    return prepare(kind.model_validate_json(data), served, config.limits)
+
+
+def _explain(error: Exception) -> ApiError:
+    match error:
+        case HTTPException():
+            hint = "see /openapi.json for what this server offers" if error.status_code == 404 else str(error.detail)
+            return ApiError(error.status_code, f"{error.detail}: {hint}" if error.status_code == 404 else hint)
+        case RequestValidationError():
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"][1:])
+            return ApiError(400, f"{where}: {first['msg']}", param=where or None)
+        case ClientDisconnect():
+            return ApiError(400, "the client left before its request was complete")
+    return to_api_error(error)
+
+
+def _unexpected(error: Exception) -> Exception | None:
+    """The exception, if a traceback says more than its message."""
+    return None if isinstance(error, NetgainError) else error
+
+
+def _json(content: Any, error: ApiError | None = None) -> Response:
+    status, headers = (200, None) if error is None else (error.status, error.headers)
+    return Response(msgspec.json.encode(content), status, headers, "application/json")
+
+
+def _card(served: ServedModel, created_s: int) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": created_s,
+        "owned_by": "netgain",
+        "max_model_len": served.max_length,
+        "netgain": dict(served.info),
+    }
+
+
+def _body_of(kind: type[GenerationRequest], path: str) -> dict[str, Any]:
+    """The request body for the OpenAPI document; it is read by hand, so that its time can be measured."""
+    here = f"#/paths/{path.replace('/', '~1')}/post/requestBody/content/application~1json/schema"
+    schema = kind.model_json_schema(ref_template=f"{here}/$defs/{{model}}")
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,49 @@
+"""Reading a request body: never more than allowed, and with the wait for the client's bytes measured."""
+
+import time
+
+from starlette.requests import ClientDisconnect, Request
+
+from netgain.ledger.stage import Stage
+from netgain.ledger.timeline import Timeline
+from netgain.serving.api.errors import ApiError
+
+
+class Body:
+    """The bytes, and since when this process has had them all."""
+
+    def __init__(self, data: bytes, complete_s: float) -> None:
+        self.data = data
+        self.complete_s = complete_s
+
+
+async def read_body(request: Request, limit_bytes: int, received_s: float, timeline: Timeline) -> Body:
+    """Read to the end. Waits for the client count as CLIENT_BLOCKED, the rest as TOKENISE (making the prompt ready).
+
+    Raises ApiError 413 over `limit_bytes`, and ClientDisconnect.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limit_bytes:
+        raise _too_large(limit_bytes)
+    parts: list[bytes] = []
+    size = 0
+    at_s = received_s
+    more = True
+    while more:
+        asked_s = time.monotonic()
+        timeline.add(Stage.TOKENISE, at_s, asked_s)
+        message = await request.receive()
+        at_s = time.monotonic()
+        timeline.add(Stage.CLIENT_BLOCKED, asked_s, at_s)
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        more = message.get("more_body", False)
+    return Body(b"".join(parts), at_s)
+
+
+def _too_large(limit_bytes: int) -> ApiError:
+    return ApiError(413, f"the request body is larger than {limit_bytes} bytes, the limit of this server")

@@ -1,0 +1,101 @@
+"""Every failure in OpenAI's shape: status, type and code for each kind, and one body for all."""
+
+from collections.abc import Mapping
+
+import msgspec
+from pydantic import ValidationError
+
+from netgain.errors import NetgainError, Overloaded, RequestRejected, Unavailable, UsageError
+from netgain.serving.api.protocol import NotOffered
+
+RETRY_AFTER_S = 1
+
+_TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable",
+}
+_CODES: Mapping[int, str] = {
+    413: "request_too_large",
+    429: "queue_full",
+    500: "internal_error",
+    503: "engine_unavailable",
+}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """What OpenAI clients read."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+class ApiError(NetgainError):
+    """A failure with the HTTP status it is answered with; `code` by default follows from the status."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.detail = ErrorDetail(
+            message, _TYPES.get(status, "invalid_request_error"), param, code or _CODES.get(status)
+        )
+
+    @property
+    def body(self) -> bytes:
+        return msgspec.json.encode(ErrorBody(self.detail))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
+
+
+def to_api_error(error: Exception) -> ApiError:
+    """The answer to any exception; what is no netgain error is a fault of ours and its text stays in the log."""
+    match error:
+        case ApiError():
+            return error
+        case ValidationError():
+            return _from_validation(error)
+        case RequestRejected():
+            return ApiError(400, str(error), param=error.parameter)
+        case Overloaded():
+            return ApiError(429, str(error))
+        case Unavailable():
+            return ApiError(503, str(error))
+        case UsageError():
+            return ApiError(400, str(error))
+        case NetgainError():
+            return ApiError(500, str(error))
+    return ApiError(500, f"the server failed on this request ({type(error).__name__}); its log has the details")
+
+
+def _from_validation(error: ValidationError) -> ApiError:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, NotOffered):
+        return ApiError(400, str(cause), param=cause.name, code="unsupported_parameter")
+    if not where and cause is not None:
+        return ApiError(400, str(cause))
+    if not where:
+        return ApiError(400, "the body must be a JSON object with the fields of this endpoint")
+    message = first["msg"].removeprefix("Value error, ")
+    got = "" if first["type"] == "missing" else f"; got {_short(first['input'])}"
+    return ApiError(400, f"{where}: {message}{got}", param=where)
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,0 +1,271 @@
+"""One HTTP request that generates: its jobs go to the fleet, what comes back becomes a stream or a whole answer, and every
+choice leaves a record, however it ended."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from netgain.errors import NetgainError, Overloaded, RequestRejected
+from netgain.ledger.records import RequestRecord
+from netgain.ledger.stage import Stage
+from netgain.ledger.timeline import Timeline
+from netgain.serving.api.choice import Choice, Piece
+from netgain.serving.api.errors import ApiError, to_api_error
+from netgain.serving.api.metrics import Metrics
+from netgain.serving.api.prepare import Prepared
+from netgain.serving.api.sender import Sender
+from netgain.serving.api.served import ServedModel
+from netgain.serving.api.shapes import Form, Usage, usage_of
+from netgain.serving.engine.request import Request
+from netgain.serving.fleet.fleet import Fleet
+from netgain.serving.fleet.reply import Delivery, Event, Ticket
+
+Handler = Callable[[Choice, Piece, float], Awaitable[None]]
+
+_ABORT_TIMEOUT_S = 5.0  # how long records of given-up choices wait for the engine's last word
+_STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+
+
+class Exchange(Response):
+    """Answers one prepared request. `timeline` already holds what was measured since `received_s`, up to the hand-off."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        served: ServedModel,
+        fleet: Fleet,
+        metrics: Metrics,
+        timeline: Timeline,
+        received_s: float,
+        prepared_since_s: float,
+    ) -> None:
+        super().__init__()
+        self._prepared = prepared
+        self._served = served
+        self._fleet = fleet
+        self._metrics = metrics
+        self._timeline = timeline
+        self._received_s = received_s
+        self._prepared_since_s = prepared_since_s
+        kind = "chatcmpl" if prepared.chat else "cmpl"
+        self._form = Form(f"{kind}-{uuid.uuid4().hex}", int(time.time()), served.name, prepared.chat)
+        self._choices = {
+            choice.request_id: choice
+            for choice in (
+                Choice(f"{self._form.id}-{job.index}", job, served.tokenizer, prepared.stops) for job in prepared.jobs
+            )
+        }
+        self._tickets: list[Ticket] = []
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the client is gone
+        self._refusal: NetgainError | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run it. Raises NetgainError when nothing was sent yet; later failures become an event of the stream."""
+        sender = Sender(send, self._timeline)
+        hangup = asyncio.create_task(self._watch_for_hangup(receive))
+        try:
+            self._submit()
+            sender.free_s = time.monotonic()
+            if self._prepared.stream:
+                await self._stream(sender)
+            else:
+                await self._whole(sender)
+        except NetgainError as error:
+            await self._give_up()
+            if not sender.started:
+                raise
+            await _send_failure(sender, error)
+        finally:
+            hangup.cancel()
+            for ticket in self._tickets:
+                ticket.abort()
+            self._write_records()
+
+    def _submit(self) -> None:
+        now_s = time.monotonic()
+        self._timeline.add(Stage.TOKENISE, self._prepared_since_s, now_s)
+        for choice in self._choices.values():
+            request = Request(
+                id=choice.request_id,
+                prompt=choice.job.prompt,
+                sampling=choice.job.sampling,
+                choice=choice.job.choice,
+                speculate=self._prepared.netgain.speculate,
+                received_s=now_s,
+            )
+            self._tickets.append(self._fleet.submit(request, self._events.put_nowait))
+
+    async def _stream(self, sender: Sender) -> None:
+        opened: set[int] = set()
+        counts_in_chunks = self._prepared.stream_options.continuous_usage_stats
+
+        async def pass_on(choice: Choice, piece: Piece, since_s: float) -> None:
+            if not sender.started:
+                await sender.start(200, {**_STREAM_HEADERS, "x-request-id": self._form.id})
+            index = choice.job.index
+            if index not in opened:
+                opened.add(index)
+                opening = self._form.opening(index)
+                if opening is not None:
+                    usage = self._usage((choice,), 0) if counts_in_chunks else None
+                    await sender.body(_event(self._form.answer((opening,), usage, chunk=True)), since_s)
+            if piece.text or piece.finish_reason is not None or counts_in_chunks:
+                usage = self._usage((choice,)) if counts_in_chunks else None
+                part = self._form.piece(index, piece.text, piece.finish_reason)
+                await sender.body(_event(self._form.answer((part,), usage, chunk=True)), since_s)
+                if len(choice.tokens) > choice.tokens_when_sent:
+                    self._note_sent(choice, sender.free_s)
+            if piece.finish_reason is not None:
+                choice.finished_s = sender.free_s
+
+        if not await self._follow(sender, pass_on):
+            return
+        await sender.flush()
+        since_s = time.monotonic()
+        options = self._prepared.stream_options
+        record = self._record_for_client()
+        if options.include_usage or record is not None:
+            usage = self._usage(tuple(self._choices.values())) if options.include_usage else None
+            await sender.body(_event(self._form.answer((), usage, record, chunk=True)), since_s)
+        await sender.body(b"data: [DONE]\n\n", time.monotonic())
+        await sender.flush()
+        self._last_to_end().finished_s = sender.free_s
+        await sender.finish()
+
+    async def _whole(self, sender: Sender) -> None:
+        texts: dict[str, list[str]] = {request_id: [] for request_id in self._choices}
+
+        async def collect(choice: Choice, piece: Piece, since_s: float) -> None:
+            texts[choice.request_id].append(piece.text)
+            sender.worked(since_s)
+
+        if not await self._follow(sender, collect):
+            return
+        choices = tuple(self._choices.values())
+        # a choice that ended early has waited for the whole answer to be put into words
+        since_s = min(choice.finished_s or sender.free_s for choice in choices)
+        self._timeline.add(Stage.RESPOND, since_s, time.monotonic())
+        answers = tuple(
+            self._form.whole(choice.job.index, "".join(texts[choice.request_id]), choice.finish_reason or "stop")
+            for choice in choices
+        )
+        body = self._form.answer(answers, self._usage(choices), self._record_for_client(), chunk=False)
+        await sender.start(
+            200,
+            {"content-type": "application/json", "content-length": str(len(body)), "x-request-id": self._form.id},
+        )
+        await sender.body(body, sender.free_s)
+        await sender.flush()
+        for choice in choices:
+            choice.finished_s = sender.free_s
+        await sender.finish()
+
+    async def _follow(self, sender: Sender, handle: Handler) -> bool:
+        """Take events until every choice is over. Returns False when the client left; raises what ended a choice badly."""
+        while not all(choice.closed for choice in self._choices.values()):
+            event = await self._events.get()
+            if event is None:
+                await self._give_up()
+                return False
+            if not isinstance(event, Delivery):
+                self._refusal = event.error
+                self._choices[event.request_id].lose(str(event.error))
+                raise event.error
+            choice = self._choices[event.output.request_id]
+            ended_before = choice.ended
+            piece = choice.take(event.output)
+            if choice.finish_reason == "error":
+                raise ApiError(500, f"generation failed: {choice.error}")
+            if choice.ended and not ended_before:
+                choice.finished_s = time.monotonic()
+                if not choice.closed:  # a stop string: the engine does not know yet
+                    next(ticket for ticket in self._tickets if ticket.request_id == choice.request_id).abort()
+            if not ended_before:
+                await handle(choice, piece, event.sent_s)
+        return True
+
+    async def _give_up(self) -> None:
+        """End what still runs, and wait for the engine's last words about it, so that the records are whole."""
+        for ticket in self._tickets:
+            ticket.abort()
+        submitted = {ticket.request_id for ticket in self._tickets}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ABORT_TIMEOUT_S):
+                while any(not self._choices[name].closed for name in submitted):
+                    event = await self._events.get()
+                    if isinstance(event, Delivery):
+                        self._choices[event.output.request_id].take(event.output)
+                    elif event is not None:
+                        self._choices[event.request_id].lose(str(event.error))
+        for choice in self._choices.values():
+            choice.give_up()
+
+    def _write_records(self) -> None:
+        """One record for every choice that the engine took on."""
+        if isinstance(self._refusal, RequestRejected | Overloaded) or not self._tickets:
+            return
+        now_s = time.monotonic()
+        for choice in self._choices.values():
+            self._metrics.collector.request(
+                self._record(choice, choice.finished_s or now_s, self._prepared.netgain.tokens)
+            )
+
+    def _record_for_client(self) -> RequestRecord | None:
+        """The record as far as it can be known before it is sent itself."""
+        if not self._prepared.netgain.record:
+            return None
+        (choice,) = self._choices.values()
+        return self._record(choice, time.monotonic(), self._prepared.netgain.tokens)
+
+    def _record(self, choice: Choice, until_s: float, ids: bool) -> RequestRecord:
+        return choice.record(
+            answer_id=self._form.id,
+            model=self._served.name,
+            received_s=self._received_s,
+            until_s=until_s,
+            around=self._timeline.intervals,
+            ids=ids,
+        )
+
+    def _usage(self, choices: tuple[Choice, ...], completion_tokens: int | None = None) -> Usage:
+        """Counts over `choices`; a prompt with several choices counts once. Cached tokens are known when all have ended."""
+        firsts = [choice for choice in choices if choice.job.choice == 0] or list(choices[:1])
+        cached = [choice.trace.cached_tokens for choice in firsts if choice.trace is not None]
+        if completion_tokens is None:
+            completion_tokens = sum(len(choice.tokens) for choice in choices)
+        return usage_of(
+            sum(len(choice.job.prompt) for choice in firsts),
+            completion_tokens,
+            sum(cached) if len(cached) == len(firsts) else None,
+        )
+
+    def _note_sent(self, choice: Choice, now_s: float) -> None:
+        if choice.first_sent_s is None:
+            choice.first_sent_s = now_s
+        elif choice.last_sent_s is not None:
+            self._metrics.exporter.gap(now_s - choice.last_sent_s, len(choice.tokens) - choice.tokens_when_sent)
+        choice.last_sent_s, choice.tokens_when_sent = now_s, len(choice.tokens)
+
+    def _last_to_end(self) -> Choice:
+        return max(self._choices.values(), key=lambda choice: choice.finished_s or 0.0)
+
+    async def _watch_for_hangup(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._events.put_nowait(None)
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+async def _send_failure(sender: Sender, error: NetgainError) -> None:
+    """The stream's last event says what happened; no [DONE] follows, so that nobody takes the answer for complete."""
+    await sender.body(_event(to_api_error(error).body), time.monotonic())
+    await sender.finish()

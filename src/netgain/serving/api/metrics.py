@@ -1,0 +1,42 @@
+"""What /metrics shows: the API process's own records, and each engine's last report, joined in one exporter."""
+
+import importlib.metadata
+from pathlib import Path
+
+import msgspec
+
+from netgain.ledger.collector import Collector
+from netgain.ledger.export import JsonlWriter
+from netgain.ledger.prometheus import Exporter
+from netgain.serving.api.served import ServedModel
+from netgain.serving.fleet.fleet import Fleet
+
+_DESCRIBED = ("model", "dtype", "kv_dtype", "kernels", "device")
+
+
+class Metrics:
+    """Owns the records file, if there is one, until `close`."""
+
+    def __init__(self, served: ServedModel, records: str | None) -> None:
+        """Raises UsageError when the records file cannot be appended to."""
+        self.exporter = Exporter()
+        self.exporter.describe(
+            {"version": importlib.metadata.version("netgain"), **{name: str(served.info[name]) for name in _DESCRIBED}}
+        )
+        self._writer = JsonlWriter(Path(records)) if records else None
+        listeners = (self.exporter.request,) if self._writer is None else (self.exporter.request, self._writer.write)
+        self.collector = Collector(on_request=listeners)
+
+    def render(self, fleet: Fleet) -> bytes:
+        """The exposition text now. An engine that does not run has no gauges: unknown, not zero."""
+        for replica in fleet.health().replicas:
+            if replica.stats is None:
+                self.exporter.engine_gone(replica.name)
+            else:
+                report = {**replica.counters, **msgspec.structs.asdict(replica.stats)}
+                self.exporter.engine(report, replica=replica.name, epoch=f"{replica.restarts}/{replica.pid}")
+        return self.exporter.render()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,49 @@
+"""The way out: an ASGI send whose waits are measured, so that a slow reader shows as CLIENT_BLOCKED and our work as RESPOND."""
+
+import time
+
+from starlette.types import Message, Send
+
+from netgain.ledger.stage import Stage
+from netgain.ledger.timeline import Timeline
+
+
+class Sender:
+    """Everything an HTTP request sends goes through one sender; `timeline` holds the intervals that its choices share."""
+
+    def __init__(self, send: Send, timeline: Timeline) -> None:
+        self.started = False
+        self.free_s = time.monotonic()  # when the last send ended
+        self._send = send
+        self._timeline = timeline
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Queue the response's head; it leaves with the first body bytes or a flush."""
+        self.started = True
+        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self._timed({"type": "http.response.start", "status": status, "headers": encoded})
+
+    async def body(self, data: bytes, since_s: float) -> None:
+        """Send body bytes; what happened to them between `since_s` and now was this process's work."""
+        now_s = time.monotonic()
+        self._timeline.add(Stage.RESPOND, max(since_s, self.free_s), now_s)
+        await self._timed({"type": "http.response.body", "body": data, "more_body": True})
+
+    def worked(self, since_s: float) -> None:
+        """This process has worked on the answer since `since_s` without sending anything."""
+        begin_s, self.free_s = max(since_s, self.free_s), time.monotonic()
+        self._timeline.add(Stage.RESPOND, begin_s, self.free_s)
+
+    async def flush(self) -> None:
+        """Wait until the socket has accepted what was sent (the server waits for that at the start of every send)."""
+        await self._timed({"type": "http.response.body", "body": b"", "more_body": True})
+
+    async def finish(self) -> None:
+        """End the body; call `flush` before, to know when its last byte was accepted."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _timed(self, message: Message) -> None:
+        start_s = time.monotonic()
+        await self._send(message)
+        self.free_s = time.monotonic()
+        self._timeline.add(Stage.CLIENT_BLOCKED, start_s, self.free_s)

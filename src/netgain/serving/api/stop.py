@@ -1,0 +1,53 @@
+"""Stop strings in a growing text: nothing that belongs, or may yet belong, to a stop string is ever given out."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Released(NamedTuple):
+    """Text that may be sent, and whether a stop string ended the answer (nothing more comes then)."""
+
+    text: str
+    stopped: bool
+
+
+class StopMatcher:
+    """Feed text in pieces of any size; the result does not depend on how it was cut. The match that is complete first
+    counts, and of several complete at the same character the longest."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+
+    def feed(self, piece: str) -> Released:
+        """Add text. What is released never contains any part of a stop string that matched."""
+        if not self._stops:
+            return Released(piece, False)
+        text = self._held + piece
+        match = self._first_match(text)
+        if match is not None:
+            self._held = ""
+            return Released(text[:match], True)
+        hold = self._possible_start(text)
+        self._held = text[len(text) - hold :]
+        return Released(text[: len(text) - hold], False)
+
+    def finish(self) -> str:
+        """The text ended: what was held back after all belongs to it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_match(self, text: str) -> int | None:
+        """Where the stop string that is complete first begins."""
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        return min(found)[1] if found else None
+
+    def _possible_start(self, text: str) -> int:
+        """The length of the longest end of `text` that begins a stop string."""
+        longest = 0
+        for stop in self._stops:
+            for length in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest
