@@ -124,12 +124,12 @@ def test_without_an_epoch_a_fall_is_a_restart() -> None:
 
 def test_replicas_are_kept_apart() -> None:
     exporter = Exporter()
-    exporter.engine({"steps": 10, "running": 3}, replica="0")
+    exporter.engine({"steps": 10, "running": 3}, replica=0)
     exporter.engine({"steps": 4, "running": 1}, replica="1")
     assert _value(exporter, "netgain_steps_total", replica="0") == 10
     assert _value(exporter, "netgain_steps_total", replica="1") == 4
     exporter.engine_gone("0")
-    exporter.engine_gone("7")
+    exporter.engine_gone(7)
     assert _value(exporter, "netgain_requests_running", replica="0") is None
     assert _value(exporter, "netgain_requests_running", replica="1") == 1
     assert _value(exporter, "netgain_steps_total", replica="0") == 10

@@ -152,33 +152,34 @@ class Exporter:
         for _ in range(tokens):
             self._observe(self._itl, seconds / tokens)
 
-    def engine(self, values: Mapping[str, object], *, replica: str = "0", epoch: str | None = None) -> None:
+    def engine(self, values: Mapping[str, object], *, replica: int | str = 0, epoch: str | None = None) -> None:
         """Take the newest report of an engine: gauges, and counters that are cumulative since that engine started.
 
         `epoch` names one life of the engine (its start time or process id). With it, a restart is a change of epoch, and a
         counter that falls within one is refused; without it, a counter that falls is taken to have restarted from zero.
         Names as in GAUGES and COUNTERS; `name/kind` as in HANDOFF_COUNTERS; others and None are left alone.
         """
-        seen = self._seen.get(replica)
+        label = str(replica)
+        seen = self._seen.get(label)
         if seen is None or seen.epoch != epoch:
-            seen = self._seen[replica] = _Seen(epoch)
+            seen = self._seen[label] = _Seen(epoch)
         for name, value in values.items():
             base, _, kind = name.partition("/")
             if value is None:
                 continue
             if name in self._gauges:
                 if isinstance(value, int | float):
-                    self._gauges[name].labels(replica).set(value)
+                    self._gauges[name].labels(label).set(value)
             elif name in self._counters:
-                self._raise_to(self._counters[name].labels(replica), seen, name, value)
+                self._raise_to(self._counters[name].labels(label), seen, name, value)
             elif base in self._handoffs and kind in _KINDS:
-                self._raise_to(self._handoffs[base].labels(kind, replica), seen, name, value)
+                self._raise_to(self._handoffs[base].labels(kind, label), seen, name, value)
 
-    def engine_gone(self, replica: str = "0") -> None:
+    def engine_gone(self, replica: int | str = 0) -> None:
         """The engine no longer runs: its gauges disappear (unknown, not 0), its counters stay."""
         for gauge in self._gauges.values():
             with suppress(KeyError):
-                gauge.remove(replica)
+                gauge.remove(str(replica))
 
     def _raise_to(self, counter: Counter, seen: "_Seen", name: str, value: object) -> None:
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
