@@ -95,12 +95,11 @@ class NgramSpeculation:
             flags=(
                 "--speculation",
                 "ngram",
-                "--k",
-                str(setting["k"]),
-                "--lookup-min",
-                str(setting["lookup_min"]),
-                "--lookup-max",
-                str(setting["lookup_max"]),
+                *(
+                    part
+                    for name in ("k", "lookup_min", "lookup_max")
+                    for part in ("--set", f"engine.speculation.{name}={setting[name]}")
+                ),
             ),
             checked_with=("0.1.0",),
         )

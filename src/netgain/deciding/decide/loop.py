@@ -1,0 +1,330 @@
+"""The main job: measure a baseline, say where its time goes, predict what would help, try it in pairs, judge, score."""
+
+import asyncio
+import datetime
+import signal
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from netgain.deciding.decide.context import context
+from netgain.deciding.decide.narrate import Narrator, Silence
+from netgain.deciding.decide.score import score
+from netgain.deciding.decide.server import measure_step_cost, served_model
+from netgain.deciding.decide.settings import Settings
+from netgain.deciding.diagnose.bottleneck import find_bottleneck
+from netgain.deciding.diagnose.decompose import decompose
+from netgain.deciding.diagnose.hypotheses import Hypothesis, rank
+from netgain.deciding.experiment.analyse import Terms, analyse
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.checks import check_trial
+from netgain.deciding.experiment.conduct import Block, Design, Trial, conduct, grouped, warm_up, with_salt
+from netgain.deciding.experiment.identity import said
+from netgain.deciding.experiment.launched import LaunchedNetgain
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
+from netgain.deciding.report.outcome import Asked, Outcome, arm_report, drafting
+from netgain.deciding.technique.catalogue import CATALOGUE, technique
+from netgain.deciding.technique.facts import Facts
+from netgain.errors import Unavailable
+from netgain.measuring.client.options import Options
+from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.client.run import Progress, Run, run
+from netgain.measuring.quality.repetition import is_looped
+from netgain.measuring.workload.arrivals import Closed
+from netgain.measuring.workload.item import Item, Workload
+from netgain.measuring.workload.load import load_workload
+from netgain.measuring.workload.slo import SLO, parse_slo
+
+ENGINE = "netgain"
+T = TypeVar("T")
+
+
+def decide(settings: Settings, narrator: Narrator | None = None) -> Outcome:
+    """Run the loop and return what it found; servers it started are gone when it returns, raises or is interrupted.
+
+    Raises UsageError for input that cannot be used and Unavailable when a server does not start or answer.
+    """
+    try:
+        return asyncio.run(_interruptible(decide_async(settings, narrator or Silence())))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Let SIGTERM end the work as Ctrl-C does: by cancelling it, so that it cleans up."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await task
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
+    """As `decide`, within a running event loop."""
+    began_s = time.monotonic()
+    workload = load_workload(settings.workload)
+    slo = None if settings.slo is None else parse_slo(settings.slo)
+    only = None if settings.technique is None else technique(settings.technique)
+    items = prepare_items(workload, settings)
+    async with AsyncExitStack() as stack:
+        baseline = _launch(stack, settings, BASELINE, ("--speculation", "none"))
+        narrator.phase("starting the baseline server")
+        await _up(baseline, settings)
+        model, server = await served_model(baseline.url)
+        options = Options(timeout_s=settings.request_timeout_s, server_record=True, server_tokens=True)
+        recorded = await _record_baseline(baseline, items, model, options, settings, narrator)
+        narrator.phase("measuring what a step costs")
+        cost, missing = await measure_step_cost(baseline.url)
+        facts = Facts(
+            engine=ENGINE,
+            engine_version=str(context()["netgain"]),
+            model=model,
+            workload=workload.name,
+            concurrency=settings.concurrency,
+            decomposition=decompose(recorded.records),
+            records=tuple(record for record in recorded.records if record.ok),
+            step_cost=cost,
+            step_cost_missing=missing,
+        )
+        bottleneck = find_bottleneck(facts)
+        narrator.found(bottleneck.statement)
+        narrator.phase("predicting candidates from the recorded traffic")
+        catalogue = CATALOGUE if only is None else {only.name: only}
+        hypotheses = await asyncio.to_thread(rank, catalogue, facts)
+        best = next((found for found in hypotheses if found.prediction is not None), None)
+        base = Outcome(
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            seconds=0.0,
+            first_verdict_s=None,
+            asked=_asked(settings, workload, items),
+            context=context(),
+            server=server,
+            decomposition=facts.decomposition,
+            bottleneck=bottleneck,
+            hypotheses=hypotheses,
+            chosen=None,
+            title=None,
+            must_report=(),
+            prediction=None,
+            analysis=None,
+            stopped=None if best else _nothing_to_try(hypotheses),
+            arms=(),
+            blocks=(),
+            scores=(),
+            drafting=None,
+            cache_state=None,
+            deploy=None,
+            deploy_note=None,
+            server_client_gap_s=_gap(recorded.records),
+            looped_baseline=looped_share(recorded.records),
+            cannot_show=cannot_show(settings, items),
+        )
+        outcome = base
+        if best is not None:
+            outcome = await _try(best, base, baseline, stack, items, model, options, slo, settings, narrator, began_s)
+    return msgspec.structs.replace(outcome, seconds=time.monotonic() - began_s)
+
+
+async def _try(
+    best: Hypothesis,
+    base: Outcome,
+    baseline: Arm,
+    stack: AsyncExitStack,
+    items: Sequence[Item],
+    model: str,
+    options: Options,
+    slo: SLO | None,
+    settings: Settings,
+    narrator: Narrator,
+    began_s: float,
+) -> Outcome:
+    """Run the paired experiment for one hypothesis that has a prediction, and fill in the outcome."""
+    chosen, prediction = CATALOGUE[best.technique], best.prediction
+    assert prediction is not None
+    narrator.found(
+        f"{best.title} is predicted to make requests {prediction.speedup_e2e:.2f}x as fast "
+        f"({', '.join(f'{name}={value}' for name, value in prediction.setting.items())})"
+    )
+    switch = chosen.switch_on(ENGINE, prediction.setting)
+    form = settings.form
+    arms: dict[str, Arm] = {BASELINE: baseline, CANDIDATE: _launch(stack, settings, CANDIDATE, switch.flags)}
+    if form.control:
+        arms[CONTROL] = _launch(stack, settings, CONTROL, ("--speculation", "none"))
+    narrator.phase("starting the candidate server")
+    for name, arm in arms.items():
+        if name != BASELINE:
+            await _up(arm, settings)
+    design = Design(
+        groups=grouped(items, form.groups, form.group_size),
+        concurrency=settings.concurrency,
+        sweeps=form.sweeps,
+        with_control=form.control,
+    )
+    narrator.phase(f"experiment: {len(design.groups)} groups of prompts, both servers in turn", design.blocks)
+
+    def on_block(block: Block, total: int) -> None:
+        narrator.step(f"{block.arm}, {block.seconds:.1f} s")
+
+    trial = await conduct(arms, design, model, options, f"netgain-{settings.seed}-{time.time_ns()}", on_block)
+    narrator.phase("judging")
+    terms = Terms(
+        promises_identity=chosen.token_identical, slo=slo, minimum_effect=settings.minimum_effect, seed=settings.seed
+    )
+    analysis = await asyncio.to_thread(analyse, trial.observations, terms, check_trial(trial))
+    drafted = drafting(seen.record for seen in trial.observations if seen.arm == CANDIDATE)
+    write_records(settings.output / "records.jsonl", trial)
+    resident = {name: seen.resident_bytes if (seen := arm.observe()) else None for name, arm in arms.items()}
+    adopt = analysis.verdict.decision == "adopt"
+    return msgspec.structs.replace(
+        base,
+        first_verdict_s=time.monotonic() - began_s,
+        chosen=chosen.name,
+        title=chosen.title,
+        must_report=chosen.must_report,
+        prediction=prediction,
+        analysis=analysis,
+        arms=tuple(
+            arm_report(name, arm.command, trial.observations, trial.blocks, resident[name])
+            for name, arm in arms.items()
+        ),
+        blocks=trial.blocks,
+        scores=score(prediction, analysis, drafted),
+        drafting=drafted,
+        cache_state=await baseline.reset(),
+        deploy=(arms[CANDIDATE] if adopt else baseline).command if switch.verified else None,
+        deploy_note=(
+            f"switches checked with {ENGINE} {', '.join(switch.checked_with)}"
+            if switch.verified
+            else "the switches of this technique are unverified for this engine, so no command is given"
+        ),
+    )
+
+
+def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str]) -> LaunchedNetgain:
+    """An arm that the stack will stop, also when it never became ready."""
+    arm = LaunchedNetgain(name, (settings.model, *settings.serve_flags, *flags), settings.output / f"{name}.log")
+    stack.push_async_callback(arm.stop)
+    return arm
+
+
+async def _up(arm: Arm, settings: Settings) -> None:
+    await arm.start()
+    await arm.ready(settings.start_timeout_s)
+
+
+async def _record_baseline(
+    baseline: Arm, items: Sequence[Item], model: str, options: Options, settings: Settings, narrator: Narrator
+) -> Run:
+    narrator.phase("measuring the baseline", len(items))
+    salt = f"netgain-{settings.seed}-{time.time_ns()}-recording"
+    await warm_up(baseline, items[:2], model, options, salt)
+
+    def on_progress(progress: Progress) -> None:
+        narrator.step(progress.last.item_id)
+
+    recorded = await run(
+        baseline.url, model, items, Closed(settings.concurrency), with_salt(options, salt), on_progress
+    )
+    if not any(record.ok for record in recorded.records):
+        first = next(record for record in recorded.records if not record.ok)
+        raise Unavailable(f"the baseline answered none of {len(recorded.records)} requests; the first: {first.error}")
+    return recorded
+
+
+def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
+    """The prompts of this run: a fixed subset in the quick form, outputs capped, sampling fixed by seed."""
+    form = settings.form
+    wanted = form.groups * form.group_size
+    chosen = workload.subset(wanted) if settings.quick else workload
+    return tuple(
+        msgspec.structs.replace(
+            item,
+            max_tokens=item.max_tokens if form.output_tokens is None else min(item.max_tokens, form.output_tokens),
+            temperature=item.temperature if settings.temperature is None else settings.temperature,
+            seed=settings.seed * 100_003 + place if item.seed is None else item.seed,
+        )
+        for place, item in enumerate(chosen.items)
+    )
+
+
+def cannot_show(settings: Settings, items: Sequence[Item]) -> tuple[str, ...]:
+    """What this form of the run leaves open, whatever its verdict."""
+    form = settings.form
+    said_so = [
+        f"Other loads: {settings.concurrency} request(s) in flight, the next sent when one ends (closed loop). Queueing at a "
+        "given arrival rate is not shown.",
+        "Other models, machines and workloads: the effect depends on how much the output copies and on what a wider step "
+        "costs here.",
+        "Warm prefix caches: each block began cold.",
+    ]
+    if not form.control:
+        said_so.append(
+            "Differences between server starts: each arm was started once, so the verdict holds within these starts. The "
+            "noise floor compares blocks of one start."
+        )
+    if settings.quick and form.output_tokens is not None:
+        said_so.append(
+            f"Long outputs: they were cut at {form.output_tokens} tokens. What is copied late in an answer is missing, and "
+            "prefill weighs more than it would."
+        )
+    if len(items) < 100:
+        said_so.append(
+            f"Rare events: {len(items)} prompts cannot show a p99 of requests; tails above are those of these prompts."
+        )
+    return tuple(said_so)
+
+
+def looped_share(records: Sequence[ClientRecord]) -> float | None:
+    """Share of the baseline's answers that repeat themselves."""
+    answers = [answer for answer in (said(record) for record in records) if answer is not None]
+    if not answers:
+        return None
+    return sum(is_looped(answer.split() if isinstance(answer, str) else answer) for answer in answers) / len(answers)
+
+
+def write_records(path: Path, trial: Trial) -> None:
+    """Every measured request as one JSON line, so that the verdict can be computed again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    encoder = msgspec.json.Encoder()
+    with path.open("wb") as file:
+        for seen in trial.observations:
+            file.write(encoder.encode(seen) + b"\n")
+
+
+def _gap(records: Sequence[ClientRecord]) -> float | None:
+    """Mean seconds that the client waits beyond the sum of the server's stages (and its own lateness)."""
+    gaps = [
+        record.e2e_s - record.lateness_s - sum(record.server.stages.values())
+        for record in records
+        if record.ok and record.server is not None
+    ]
+    return sum(gaps) / len(gaps) if gaps else None
+
+
+def _nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:
+    reasons = "; ".join(f"{found.technique}: {found.cannot_apply}" for found in hypotheses if found.cannot_apply)
+    return f"No technique of the catalogue can be tried here. {reasons}"
+
+
+def _asked(settings: Settings, workload: Workload, items: Sequence[Item]) -> Asked:
+    return Asked(
+        model=settings.model,
+        workload=workload.name,
+        workload_digest=workload.digest,
+        prompts=len(items),
+        prompts_available=len(workload.items),
+        output_tokens_at_most=settings.form.output_tokens,
+        concurrency=settings.concurrency,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        slo=settings.slo,
+        minimum_effect=settings.minimum_effect,
+        technique=settings.technique,
+        form="quick" if settings.quick else "full",
+    )

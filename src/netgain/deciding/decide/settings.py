@@ -1,0 +1,64 @@
+"""What a decision is asked about, and how much measuring the quick and the full form do."""
+
+from pathlib import Path
+
+import msgspec
+
+from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
+from netgain.errors import UsageError
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is measured. `groups` of `group_size` prompts each are measured A B B A, `sweeps` times over.
+
+    `output_tokens` caps outputs (None: as the workload says). `control`: a second start of the baseline runs beside.
+    """
+
+    groups: int
+    group_size: int
+    sweeps: int
+    output_tokens: int | None
+    control: bool
+
+
+QUICK = Form(groups=8, group_size=3, sweeps=1, output_tokens=64, control=False)
+FULL = Form(groups=12, group_size=4, sweeps=2, output_tokens=None, control=True)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision. `technique` None takes the candidate with the highest predicted net gain.
+
+    `serve_flags` are passed to both arms. Raises UsageError where a value cannot be meant.
+    """
+
+    output: Path
+    model: str = "default"
+    workload: str = "edit"
+    concurrency: int = 1
+    quick: bool = False
+    technique: str | None = None
+    seed: int = 0
+    slo: str | None = None
+    temperature: float | None = None
+    minimum_effect: float = MINIMUM_EFFECT
+    output_tokens: int | None = None
+    serve_flags: tuple[str, ...] = ()
+    start_timeout_s: float = 300.0
+    request_timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
+        if self.temperature is not None and not 0.0 <= self.temperature <= 2.0:
+            raise UsageError(f"the temperature is {self.temperature}; it must lie in [0, 2]")
+        if not 0.0 < self.minimum_effect < 1.0:
+            raise UsageError(f"the minimum effect is {self.minimum_effect}; give a share such as 0.03 for 3 %")
+        if self.output_tokens is not None and self.output_tokens < 2:
+            raise UsageError(f"outputs of {self.output_tokens} token(s) show no decode; allow at least 2")
+
+    @property
+    def form(self) -> Form:
+        base = QUICK if self.quick else FULL
+        size = max(base.group_size, 2 * self.concurrency if self.concurrency > 1 else 1)
+        tokens = base.output_tokens if self.output_tokens is None else self.output_tokens
+        return msgspec.structs.replace(base, group_size=size, output_tokens=tokens)

@@ -1,0 +1,102 @@
+"""Conditions under which the measurement means anything, read off the blocks and records of the experiment itself."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from netgain.deciding.experiment.conduct import Block, Trial
+from netgain.deciding.experiment.observation import Observation
+from netgain.deciding.experiment.verdict import Check
+
+IDLE_CPU_LIMIT = 0.02  # cores
+CACHE_LIMIT = 0.01  # of prompt tokens
+FOREIGN_CPU_NOTICE = 0.10  # cores
+
+
+def check_trial(trial: Trial) -> tuple[Check, ...]:
+    """All validity checks. One with `ok` False voids the run; None means that it could not be checked."""
+    return (_idle(trial.blocks), _client(trial.blocks), _cache(trial.observations), _foreign(trial.blocks))
+
+
+def _idle(blocks: Sequence[Block]) -> Check:
+    spent: dict[str, float] = defaultdict(float)
+    waited: dict[str, float] = defaultdict(float)
+    for block in blocks:
+        for arm, share in block.idle_cpu.items():
+            spent[arm] += share * block.seconds
+            waited[arm] += block.seconds
+    shares = {arm: spent[arm] / waited[arm] for arm in spent if waited[arm] > 0.0}
+    worst = max(shares.values(), default=None)
+    return Check(
+        name="idle arm",
+        ok=None if worst is None else worst <= IDLE_CPU_LIMIT,
+        value=worst,
+        limit=IDLE_CPU_LIMIT,
+        says=(
+            "the CPU time of the arm without load could not be seen"
+            if worst is None
+            else f"the arm without load used {worst:.2%} of a core (limit {IDLE_CPU_LIMIT:.0%})"
+        ),
+    )
+
+
+def _client(blocks: Sequence[Block]) -> Check:
+    void = [block.client_void for block in blocks if block.client_void is not None]
+    late = [block.lateness_p99_s for block in blocks if block.lateness_p99_s is not None]
+    worst = max(late, default=None)
+    told = "unknown" if worst is None else f"{worst * 1e3:.2f} ms"
+    return Check(
+        name="client",
+        ok=not void,
+        value=worst,
+        limit=None,
+        says=void[0] if void else f"the load generator stayed within its budget (lateness p99 at most {told})",
+    )
+
+
+def _cache(observations: Sequence[Observation]) -> Check:
+    """Every request of a prompt, in either arm and in every block, must have found the same number of cached tokens."""
+    found: dict[tuple[int, str], list[int]] = defaultdict(list)
+    prompt_tokens: dict[tuple[int, str], int] = {}
+    for seen in observations:
+        cached = seen.record.server.cached_tokens if seen.record.server else seen.record.cached_tokens
+        length = seen.record.server.prompt_tokens if seen.record.server else seen.record.prompt_tokens
+        if seen.record.ok and cached is not None and length:
+            found[seen.key].append(cached)
+            prompt_tokens[seen.key] = length
+    total = sum(prompt_tokens.values())
+    if not total:
+        return Check(
+            name="cache state", ok=None, value=None, limit=CACHE_LIMIT, says="no request told its cached tokens"
+        )
+    apart = sum(max(values) - min(values) for values in found.values()) / total
+    mean = sum(sum(values) / len(values) for values in found.values()) / total
+    return Check(
+        name="cache state",
+        ok=apart <= CACHE_LIMIT,
+        value=apart,
+        limit=CACHE_LIMIT,
+        says=(
+            f"prefix cache cold at the start of each block; {mean:.1%} of prompt tokens were reused inside blocks, and the "
+            f"arms and repeats differ by {apart:.2%} of prompt tokens (limit {CACHE_LIMIT:.0%})"
+        ),
+    )
+
+
+def _foreign(blocks: Sequence[Block]) -> Check:
+    """Other work on the machine does not void the run, since it hits both arms and the noise floor; it is said."""
+    known = [(block.foreign_cpu, block.seconds) for block in blocks if block.foreign_cpu is not None]
+    seconds = sum(length for _, length in known)
+    share = sum(cores * length for cores, length in known) / seconds if seconds > 0.0 else None
+    quiet = share is None or share <= FOREIGN_CPU_NOTICE
+    return Check(
+        name="other work on the machine",
+        ok=True if share is not None and quiet else None,
+        value=share,
+        limit=FOREIGN_CPU_NOTICE,
+        says=(
+            "could not be seen"
+            if share is None
+            else f"other processes used {share:.2f} cores during the blocks"
+            + ("" if quiet else ": repeat on a quiet machine for narrower intervals")
+        ),
+    )

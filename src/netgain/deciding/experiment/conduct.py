@@ -1,0 +1,197 @@
+"""Runs a paired experiment: both arms alive, one loaded at a time, A B B A per group of prompts, everything that could
+bias it measured on the way."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL, Observation
+from netgain.errors import UsageError
+from netgain.measuring.client.options import Options
+from netgain.measuring.client.run import Run, run
+from netgain.measuring.workload.arrivals import Closed
+from netgain.measuring.workload.item import Item
+
+WARM_TOKENS = 8
+
+
+class Design(msgspec.Struct, frozen=True, kw_only=True):
+    """Which prompts are measured together and how often. `sweeps` repeats the whole sequence of groups.
+
+    Both arms see the same prompts in the same order; a group is one unit of the statistics.
+    """
+
+    groups: tuple[tuple[Item, ...], ...]
+    concurrency: int
+    sweeps: int = 1
+    with_control: bool = False
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Mirrored, so that a drift that is linear in time cancels within the group."""
+        half = (BASELINE, CANDIDATE, CONTROL) if self.with_control else (BASELINE, CANDIDATE)
+        return (*half, *reversed(half))
+
+    @property
+    def blocks(self) -> int:
+        return len(self.groups) * len(self.order) * self.sweeps
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return tuple(item for group in self.groups for item in group)
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm answering one group. `idle_cpu` is the busiest idle arm's CPU seconds per second of the block;
+    `foreign_cpu` the cores used by processes that belong to no arm and are not this client. None = cannot be seen."""
+
+    index: int
+    group: int
+    repeat: int
+    arm: str
+    started_s: float
+    finished_s: float
+    idle_cpu: dict[str, float]
+    foreign_cpu: float | None
+    lateness_p99_s: float | None
+    client_void: str | None
+    output_tokens: int | None
+
+    @property
+    def seconds(self) -> float:
+        return self.finished_s - self.started_s
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished experiment, before any judgement."""
+
+    observations: tuple[Observation, ...]
+    blocks: tuple[Block, ...]
+
+
+def grouped(items: Sequence[Item], groups: int, size: int) -> tuple[tuple[Item, ...], ...]:
+    """Deal items out to `groups` groups of `size`, taking turns, so that each group is a sample of the whole.
+
+    With too few items they are dealt again from the start, never twice to the same group; a group is at most all items.
+    Raises UsageError without items.
+    """
+    if not items or groups < 1 or size < 1:
+        raise UsageError(f"{len(items)} prompts cannot be dealt to {groups} groups of {size}; give more prompts")
+    size = min(size, len(items))
+    dealt: list[list[Item]] = [[] for _ in range(groups)]
+    for place in range(groups * size):
+        at = place
+        while items[at % len(items)] in dealt[place % groups]:
+            at += 1
+        dealt[place % groups].append(items[at % len(items)])
+    return tuple(tuple(group) for group in dealt)
+
+
+async def conduct(
+    arms: Mapping[str, Arm],
+    design: Design,
+    model: str,
+    options: Options,
+    salt: str,
+    on_block: Callable[[Block, int], None] | None = None,
+) -> Trial:
+    """Warm both arms up, then run all blocks. `salt` separates this experiment's cache entries from any other's.
+
+    Request failures are data; a failing client or a lost arm shows in the blocks and checks.
+    """
+    for arm in arms.values():
+        await warm_up(arm, design.groups[0], model, options, salt)
+    observations: list[Observation] = []
+    blocks: list[Block] = []
+    for sweep in range(design.sweeps):
+        for group, items in enumerate(design.groups):
+            turns: dict[str, int] = {}
+            for name in design.order:
+                turn = turns[name] = turns.get(name, -1) + 1
+                repeat = sweep * 2 + turn
+                block, done = await _block(
+                    arms,
+                    name,
+                    items,
+                    design,
+                    model,
+                    with_salt(options, f"{salt}-{repeat}-{group}"),
+                    len(blocks),
+                    group,
+                    repeat,
+                )
+                blocks.append(block)
+                observations += [
+                    Observation(arm=name, group=group, block=block.index, record=record) for record in done.records
+                ]
+                if on_block is not None:
+                    on_block(block, design.blocks)
+    return Trial(observations=tuple(observations), blocks=tuple(blocks))
+
+
+async def warm_up(arm: Arm, items: Sequence[Item], model: str, options: Options, salt: str) -> None:
+    """A few short requests whose times are thrown away: the first ones pay for lazily built things."""
+    short = [msgspec.structs.replace(item, max_tokens=min(item.max_tokens, WARM_TOKENS)) for item in items]
+    await run(arm.url, model, short, Closed(1), with_salt(options, f"{salt}-warm-up"))
+
+
+def with_salt(options: Options, salt: str) -> Options:
+    """Options under which prompts share no prefix-cache entry with another salt."""
+    body: dict[str, Any] = {**options.extra_body, "cache_salt": salt}
+    return msgspec.structs.replace(options, extra_body=body)
+
+
+async def _block(
+    arms: Mapping[str, Arm],
+    name: str,
+    items: Sequence[Item],
+    design: Design,
+    model: str,
+    options: Options,
+    index: int,
+    group: int,
+    repeat: int,
+) -> tuple[Block, Run]:
+    await arms[name].reset()
+    before, machine, began_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
+    done = await run(arms[name].url, model, items, Closed(design.concurrency), options)
+    after, machine_after, ended_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
+    wall_s = max(1e-9, ended_s - began_s)
+    used = {arm: later - before[arm] for arm, later in after.items() if arm in before}
+    known = machine is not None and machine_after is not None and len(used) == len(arms)
+    ours = sum(used.values()) + (done.client.cpu_share or 0.0) * wall_s
+    counts = [record.output_tokens for record in done.records if record.ok]
+    return (
+        Block(
+            index=index,
+            group=group,
+            repeat=repeat,
+            arm=name,
+            started_s=began_s,
+            finished_s=ended_s,
+            idle_cpu={arm: spent / wall_s for arm, spent in used.items() if arm != name},
+            foreign_cpu=max(0.0, (machine_after or 0.0) - (machine or 0.0) - ours) / wall_s if known else None,
+            lateness_p99_s=done.client.lateness_p99_s,
+            client_void=done.void,
+            output_tokens=None if None in counts or not counts else sum(count or 0 for count in counts),
+        ),
+        done,
+    )
+
+
+def _cpu(arms: Mapping[str, Arm]) -> dict[str, float]:
+    seen = {name: arm.observe() for name, arm in arms.items()}
+    return {name: observed.cpu_s for name, observed in seen.items() if observed is not None}
+
+
+def _machine_cpu_s() -> float | None:
+    """CPU seconds used by all processes of the machine since it started; None where the system does not tell."""
+    if not Path("/proc/stat").exists():
+        return None
+    times = psutil.cpu_times()
+    return float(times.user + times.system + getattr(times, "nice", 0.0))

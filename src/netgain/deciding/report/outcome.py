@@ -1,0 +1,163 @@
+"""Everything that one decision produced, as one JSON document; the HTML and the terminal summary show only what is in it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from netgain.deciding.diagnose.bottleneck import Bottleneck
+from netgain.deciding.diagnose.hypotheses import Hypothesis
+from netgain.deciding.experiment.analyse import Analysis
+from netgain.deciding.experiment.conduct import Block
+from netgain.deciding.experiment.observation import Observation
+from netgain.deciding.technique.decomposition import Decomposition
+from netgain.deciding.technique.prediction import Prediction
+from netgain.ledger.records import DraftCounts
+from netgain.ledger.stage import Stage
+from netgain.measuring.client.record import ClientRecord
+
+FORMAT = 1
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for, after defaults. `prompts` were used of `prompts_available`."""
+
+    model: str
+    workload: str
+    workload_digest: str
+    prompts: int
+    prompts_available: int
+    output_tokens_at_most: int | None
+    concurrency: int
+    temperature: float | None
+    seed: int
+    slo: str | None
+    minimum_effect: float
+    technique: str | None
+    form: Literal["quick", "full"]
+
+
+class ArmReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm as it ran. Distributions are over requests (`e2e_s`, `ttft_s`) in seconds; failures are not in them.
+
+    `tokens_per_s` is output tokens over the wall time of the arm's own blocks; `resident_bytes` its processes' memory.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    requests: int
+    failed: int
+    e2e_s: tuple[float, ...]
+    ttft_s: tuple[float, ...]
+    tpot_s: tuple[float, ...]
+    tokens_per_s: float | None
+    resident_bytes: int | None
+    stage_share: dict[Stage, float]
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """One predicted figure against its measurement. `error` is predicted / measured - 1; None when either is unknown."""
+
+    figure: str
+    unit: str
+    predicted: float | None
+    measured: float | None
+
+    @property
+    def error(self) -> float | None:
+        if self.predicted is None or not self.measured:
+            return None
+        return self.predicted / self.measured - 1.0
+
+
+class Drafting(msgspec.Struct, frozen=True, kw_only=True):
+    """What speculation did in the candidate's blocks. `committed_per_step` counts all steps after the first token."""
+
+    counts: DraftCounts
+    committed_per_step: float | None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the loop. `analysis` is None when no candidate could be tried; `stopped` then says why."""
+
+    format: int = FORMAT
+    created: str
+    seconds: float
+    first_verdict_s: float | None
+    asked: Asked
+    context: dict[str, str | int | float | None]
+    server: dict[str, str]
+    decomposition: Decomposition
+    bottleneck: Bottleneck
+    hypotheses: tuple[Hypothesis, ...]
+    chosen: str | None
+    title: str | None
+    must_report: tuple[str, ...]
+    prediction: Prediction | None
+    analysis: Analysis | None
+    stopped: str | None
+    arms: tuple[ArmReport, ...]
+    blocks: tuple[Block, ...]
+    scores: tuple[Score, ...]
+    drafting: Drafting | None
+    cache_state: str | None
+    deploy: tuple[str, ...] | None
+    deploy_note: str | None
+    server_client_gap_s: float | None
+    looped_baseline: float | None
+    cannot_show: tuple[str, ...]
+
+
+def arm_report(
+    name: str,
+    command: Sequence[str],
+    observations: Iterable[Observation],
+    blocks: Iterable[Block],
+    resident_bytes: int | None,
+) -> ArmReport:
+    """Summarise one arm's part of the experiment."""
+    records = [seen.record for seen in observations if seen.arm == name]
+    good = [record for record in records if record.ok]
+    own = [block for block in blocks if block.arm == name]
+    tokens = [block.output_tokens for block in own]
+    known = bool(tokens) and None not in tokens
+    wall_s = sum(block.seconds for block in own)
+    return ArmReport(
+        name=name,
+        command=tuple(command),
+        requests=len(records),
+        failed=len(records) - len(good),
+        e2e_s=tuple(record.e2e_s for record in good),
+        ttft_s=tuple(record.ttft_s for record in good if record.ttft_s is not None),
+        tpot_s=tuple(record.tpot_s for record in good if record.tpot_s is not None),
+        tokens_per_s=sum(count or 0 for count in tokens) / wall_s if known and wall_s > 0.0 else None,
+        resident_bytes=resident_bytes,
+        stage_share=stage_shares(good),
+    )
+
+
+def stage_shares(records: Sequence[ClientRecord]) -> dict[Stage, float]:
+    """Share of the total end-to-end time of all requests per server stage; the rest is client and network."""
+    served = [(record, record.server) for record in records if record.ok and record.server is not None]
+    whole = sum(record.e2e_s for record, _ in served)
+    if whole <= 0.0:
+        return {}
+    spent = {stage: sum(server.stages.get(stage, 0.0) for _, server in served) for stage in Stage}
+    return {stage: seconds / whole for stage, seconds in spent.items() if seconds > 0.0}
+
+
+def drafting(records: Iterable[ClientRecord]) -> Drafting | None:
+    """Join the draft counts of the given requests; None when none of them drafted."""
+    counts, later = DraftCounts(), 0
+    for record in records:
+        if not record.ok or record.server is None:
+            continue
+        later += max(0, record.server.output_tokens - 1)
+        for length, histogram in record.server.drafts.by_length.items():
+            for accepted, times in enumerate(histogram):
+                for _ in range(times):
+                    counts.add(length, accepted)
+    if not counts.steps:
+        return None
+    steps = later - sum(counts.accepted)
+    return Drafting(counts=counts, committed_per_step=later / steps if steps > 0 else None)
