@@ -4,6 +4,8 @@ import msgspec
 
 from netgain.measuring.client.sse import StreamError
 
+_ABSENT = msgspec.Raw()  # msgspec allows no `Raw | None`
+
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
     """The new part of a chat message. Servers spell the reasoning channel in two ways."""
@@ -12,7 +14,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    tool_calls: msgspec.Raw | None = None
+    tool_calls: msgspec.Raw = _ABSENT
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -38,8 +40,8 @@ class Chunk(msgspec.Struct, frozen=True):
 
     choices: list[Choice] | None = None
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
-    netgain: msgspec.Raw | None = None
+    error: msgspec.Raw = _ABSENT
+    netgain: msgspec.Raw = _ABSENT
 
     def answer(self) -> str:
         """The text for the user that this chunk adds."""
@@ -61,7 +63,7 @@ class Chunk(msgspec.Struct, frozen=True):
             # Some servers fill both spellings with the same text: it is one piece of reasoning.
             parts += delta.reasoning_content or delta.reasoning or ""
             parts += delta.refusal or ""
-            if delta.tool_calls is not None and bytes(delta.tool_calls) not in (b"null", b"[]"):
+            if delta.tool_calls and bytes(delta.tool_calls) not in (b"null", b"[]"):
                 parts += bytes(delta.tool_calls).decode("utf-8", "replace")
         return parts
 
@@ -70,7 +72,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     def failure(self) -> str | None:
         """The message of an error event in mid-stream, or None."""
-        if self.error is None or bytes(self.error) == b"null":
+        if not self.error or bytes(self.error) == b"null":
             return None
         return error_message(b'{"error":' + bytes(self.error) + b"}")
 

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import aiohttp
 import msgspec
@@ -30,30 +31,25 @@ class Connecting:
 
 
 def trace_connecting() -> aiohttp.TraceConfig:
-    """Hooks that fill the `Connecting` given as a request's trace context."""
+    """Hooks that fill the `Connecting` given as a request's trace context; other requests are not traced."""
 
-    async def begin(_session: object, context: object, _params: object) -> None:
-        _connecting(context).began_s = time.monotonic()
+    async def begin(_session: object, context: SimpleNamespace, _params: object) -> None:
+        if isinstance(context.trace_request_ctx, Connecting):
+            context.trace_request_ctx.began_s = time.monotonic()
 
-    async def end(_session: object, context: object, _params: object) -> None:
-        connecting = _connecting(context)
-        connecting.seconds = time.monotonic() - connecting.began_s
+    async def end(_session: object, context: SimpleNamespace, _params: object) -> None:
+        if isinstance(context.trace_request_ctx, Connecting):
+            context.trace_request_ctx.seconds = time.monotonic() - context.trace_request_ctx.began_s
 
-    async def reuse(_session: object, context: object, _params: object) -> None:
-        _connecting(context).seconds = 0.0
+    async def reuse(_session: object, context: SimpleNamespace, _params: object) -> None:
+        if isinstance(context.trace_request_ctx, Connecting):
+            context.trace_request_ctx.seconds = 0.0
 
     trace = aiohttp.TraceConfig()
     trace.on_connection_create_start.append(begin)
     trace.on_connection_create_end.append(end)
     trace.on_connection_reuseconn.append(reuse)
     return trace
-
-
-def _connecting(context: object) -> Connecting:
-    found = getattr(context, "trace_request_ctx", None)
-    if not isinstance(found, Connecting):
-        raise TypeError("a request was sent without its Connecting as trace context")
-    return found
 
 
 class _Failure(Exception):
@@ -89,7 +85,7 @@ class _Answer:
             raise _Failure(ErrorKind.SERVER, f"the server reported an error in the stream: {failure}")
         if chunk.usage is not None:
             self._count(chunk.usage)
-        if chunk.netgain is not None:
+        if chunk.netgain:
             self._account(chunk.netgain)
         if not chunk.choices:
             return
