@@ -36,6 +36,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions
     netgain: NetgainOptions
     stops: tuple[str, ...]
+    salt: bytes = b""
 
 
 def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettings) -> Prepared:
@@ -69,6 +70,7 @@ def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettin
         stream_options=request.stream_options or StreamOptions(),
         netgain=options,
         stops=tuple(request.stop),
+        salt=(request.cache_salt or "").encode(),
     )
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_TOKEN_IDS = 64
+MAX_SALT_CHARACTERS = 256
 COMPLETION_MAX_TOKENS = 16  # what OpenAI's /v1/completions generates when nothing is said
 
 # Fields that would change the answer, with the values that ask for nothing.
@@ -127,7 +128,7 @@ class NetgainOptions(_Fields):
 
 
 class GenerationRequest(_Fields):
-    """What both endpoints take. None means that nothing was said."""
+    """What both endpoints take. None means that nothing was said. Prompts under different `cache_salt` share no cache entry."""
 
     model: str | None = None
     stream: bool | None = None
@@ -141,6 +142,7 @@ class GenerationRequest(_Fields):
     stop: Stops = []
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     ignore_eos: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
     netgain: NetgainOptions | None = None
 
     @model_validator(mode="before")
