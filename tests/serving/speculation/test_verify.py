@@ -164,9 +164,10 @@ TARGET = Language(3, [(1, 2, 3), (4, 1, 0), (1, 1, 5), (0, 3, 1), (2, 2, 1)])
 DRAFTER = Language(3, [(3, 1, 1), (1, 0, 2), (2, 5, 0), (1, 1, 1)])
 
 
+@pytest.mark.parametrize("verifier", [RejectionVerifier(), CoupledVerifier()], ids=["rejection", "coupled"])
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
-def test_rejection_sampling_emits_exactly_the_targets_law(k):
-    emitted = law_of_output(RejectionVerifier(), TARGET, sampled_from(DRAFTER), k, length=4)
+def test_sampled_drafts_leave_exactly_the_targets_law(verifier, k):
+    emitted = law_of_output(verifier, TARGET, sampled_from(DRAFTER), k, length=4)
     assert emitted == TARGET.law_of_texts(4)
 
 
@@ -244,7 +245,19 @@ class BonusFromTheRowBefore(RejectionVerifier):
         return super().verify(draft, shifted if draft.tokens else target, noise, position)
 
 
-@pytest.mark.parametrize("verifier", [AcceptsAgainstP(), ReplacesFromTarget(), BonusFromTheRowBefore()])
+class ReadsTheRowAfter(CoupledVerifier):
+    """Wrong: replaces a rejected draft with the choice of the row that was conditioned on it."""
+
+    def verify(self, draft, target, noise, position):
+        committed = super().verify(draft, target, noise, position)
+        if len(committed) > len(draft.tokens):
+            return committed
+        return (*committed[:-1], target.choices[len(committed)])
+
+
+@pytest.mark.parametrize(
+    "verifier", [AcceptsAgainstP(), ReplacesFromTarget(), BonusFromTheRowBefore(), ReadsTheRowAfter()]
+)
 def test_wrong_verifiers_are_caught_by_the_enumeration(verifier):
     emitted = law_of_output(verifier, TARGET, sampled_from(DRAFTER), 2, 3)
     assert sum(emitted.values()) == 1
