@@ -1,15 +1,26 @@
+import asyncio
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netgain.ledger.clock import WallClock
+from netgain.ledger.collector import Collector
+from netgain.serving.blocks.keys import Namespace
+from netgain.serving.blocks.pool import BlockPool
+from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.finish import drafts_kept, truncate
 from netgain.serving.engine.noise import PositionNoise
 from netgain.serving.engine.protocols import Draft, Target
+from netgain.serving.engine.request import Request, SamplingParams
+from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.speculation.ngram import NgramProposer
 from netgain.serving.speculation.replay import ReplayStep, replay
 from netgain.serving.speculation.verify import CoupledVerifier
+from tests.serving.engine.recall_executor import RecallExecutor
 
 STOP = 0
+VOCAB = 23
 
 
 def run(prompt, model, proposer, max_tokens):
@@ -112,3 +123,49 @@ def test_the_proposer_is_left_clean():
     replay([1], [2, 3, 4], Scripted((), ()))
     replay([1], [2, 3], scripted, max_tokens=9)
     assert scripted.forgotten
+
+
+def recorded(prompt, k, max_tokens):
+    """Output tokens and draft counts of the real engine, alone on a roomy pool."""
+    clock, executor = WallClock(), RecallExecutor(blocks=64, block_tokens=4, vocab=VOCAB)
+    scheduler = Scheduler(
+        BlockPool(64), clock, block_tokens=4, max_batch_tokens=64, max_running=2, max_waiting=2, max_length=200
+    )
+    engine = Engine(
+        executor=executor,
+        scheduler=scheduler,
+        namespace=Namespace(weights="w", tokenizer="t", rope="r", kv_dtype="bf16", numerics="n"),
+        clock=clock,
+        collector=Collector(),
+        vocab_size=VOCAB,
+        eos_ids=frozenset(),
+        proposer=NgramProposer(k, 1, 3) if k else None,
+        verifier=CoupledVerifier() if k else None,
+        max_drafts=k,
+    )
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+    engine.submit(Request(id="r", prompt=tuple(prompt), sampling=sampling))
+    tokens, trace = [], None
+
+    async def run():
+        nonlocal trace
+        while engine.has_work:
+            for output in await engine.step():
+                tokens.extend(output.tokens)
+                trace = output.trace or trace
+
+    asyncio.run(run())
+    return tokens, trace.drafts
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30),
+    k=st.integers(1, 6),
+    max_tokens=st.integers(1, 60),
+)
+def test_replay_of_a_plain_run_counts_what_the_speculating_engine_counts(prompt, k, max_tokens):
+    plain, _ = recorded(prompt, 0, max_tokens)
+    tokens, drafts = recorded(prompt, k, max_tokens)
+    assert tokens == plain
+    assert replay(prompt, plain, NgramProposer(k, 1, 3), max_tokens).counts == drafts
