@@ -41,6 +41,7 @@ def main():
     if not has_compiler():
         say("no C++ compiler on PATH: installing ziglang, which compiles netgain's kernels")
         pip("install", "ziglang")
+    compile_kernels()
     STAMP.write_text(stamp)
     say(f"done: {VENV}")
 
@@ -86,6 +87,17 @@ def install_torch(version):
     if len(attempts) > 1:
         say(f"no CPU build of torch {version} can be reached; taking the configured index's build, which may be large")
     pip("install", *attempts[-1])
+
+
+def compile_kernels():
+    """Compile the kernels into the user's cache now: ziglang first builds its own C++ library, which takes minutes."""
+    say("compiling the kernels for this processor")
+    program = (
+        "from netgain.serving.model.kernels.build import *\n"
+        "try: load_library(find_compiler(), cache_directory(), timeout_s=900)\n"
+        "except Unavailable as reason: print(f'setup: {reason}\\nsetup: without them the slow reference runs')"
+    )
+    subprocess.run([str(PYTHON), "-c", program], check=False, cwd=ROOT)
 
 
 def make_venv(moved):
