@@ -38,6 +38,7 @@ def convert(checkpoint: Checkpoint, target: Path, dtype: str) -> None:
                 name: source.dense(name).to(TYPES[dtype]).contiguous() for name in expected_shapes(checkpoint.config)
             }
             save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+            (folder / "model.safetensors").chmod(0o644)  # the library makes it readable by its owner only
             for name, content in _documents(checkpoint, dtype).items():
                 (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             if target.exists():

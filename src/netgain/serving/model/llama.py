@@ -81,22 +81,23 @@ class LlamaModel:
         model's vocabulary and context.
         """
         kernels, config = self.kernels, self.config
-        key_width = config.kv_heads * config.head_dim
-        widths = [config.heads * config.head_dim, key_width, key_width]
+        query = config.heads * config.head_dim
+        turned = query + config.kv_heads * config.head_dim  # columns of the query and key heads, which rotate
+        turning = config.heads + config.kv_heads
         cos, sin = self._cos[positions], self._sin[positions]
         x = kernels.embed(tokens, self._embedding)
         last = len(self._layers) - 1
         for number, layer in enumerate(self._layers):
-            normed = kernels.rms_norm(x, layer.attention_norm, config.rms_eps)
-            q, k, v = (part.contiguous() for part in torch.split(self._product(normed, layer.qkv), widths, dim=1))
+            qkv = self._product(kernels.rms_norm(x, layer.attention_norm, config.rms_eps), layer.qkv)
+            qk = kernels.rope(qkv[:, :turned].contiguous(), turning, cos, sin)
             keys, values = kv.keys(number), kv.values(number)
-            kernels.store_kv(kernels.rope(k, config.kv_heads, cos, sin), v, keys, values, plan)
-            attended = kernels.attention(kernels.rope(q, config.heads, cos, sin), keys, values, plan, config.heads)
+            kernels.store_kv(qk[:, query:].contiguous(), qkv[:, turned:].contiguous(), keys, values, plan)
+            attended = kernels.attention(qk[:, :query].contiguous(), keys, values, plan, config.heads)
             if number == last:  # the KV of all rows is written; from here on only rows that are asked for matter
                 attended, x = attended[logits_rows], x[logits_rows]
-            x = x + self._product(attended, layer.output)
-            normed = kernels.rms_norm(x, layer.mlp_norm, config.rms_eps)
-            x = x + self._product(kernels.silu_mul(self._product(normed, layer.gate_up)), layer.down)
+            x += self._product(attended, layer.output)
+            gate_up = self._product(kernels.rms_norm(x, layer.mlp_norm, config.rms_eps), layer.gate_up)
+            x += self._product(kernels.silu_mul(gate_up), layer.down)
         return self._product(kernels.rms_norm(x, self._norm, config.rms_eps), self._head)
 
     def _product(self, x: Tensor, weights: tuple[Weight, ...]) -> Tensor:

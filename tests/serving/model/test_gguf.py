@@ -1,0 +1,143 @@
+"""GGUF files: numbers as the reference library reads them; damaged files end in one clear message."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netgain.errors import UsageError
+from netgain.serving.model.checkpoint import open_checkpoint
+from netgain.serving.model.gguf import GgufFile
+
+KINDS = ["F32", "F16", "BF16", "Q4_1", "Q8_0"]
+
+
+def write(path: Path, kind: str = "F32", alignment: int | None = None) -> dict[str, np.ndarray[Any, Any]]:
+    """A file with one matrix of `kind`, one vector and metadata of every type; returns what the tensors hold."""
+    writer = gguf.GGUFWriter(path, "llama")
+    if alignment:
+        writer.add_custom_alignment(alignment)
+    writer.add_uint8("u8", 200)
+    writer.add_int8("i8", -3)
+    writer.add_uint16("u16", 60000)
+    writer.add_int16("i16", -300)
+    writer.add_int32("i32", -5)
+    writer.add_uint64("u64", 1 << 60)
+    writer.add_int64("i64", -(1 << 60))
+    writer.add_float32("f32", 0.5)
+    writer.add_float64("f64", 1e-300)
+    writer.add_bool("bool", True)
+    writer.add_string("text", "한국어")
+    writer.add_array("numbers", [1, 2, 3])
+    writer.add_array("texts", ["a", "", "é"])
+    values = np.random.default_rng(0).standard_normal((6, 64), dtype=np.float32)
+    stored = gguf.GGMLQuantizationType[kind]
+    matrix = gguf.quants.quantize(values, stored)
+    writer.add_tensor("matrix", matrix, raw_dtype=stored)
+    writer.add_tensor("vector", values[0])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return {"matrix": gguf.quants.dequantize(matrix, stored), "vector": values[0]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("alignment", [None, 64])
+def test_tensors_hold_what_the_reference_library_reads(tmp_path: Path, kind: str, alignment: int | None) -> None:
+    held = write(tmp_path / "m.gguf", kind, alignment)
+    file = GgufFile(tmp_path / "m.gguf")
+    for name, values in held.items():
+        got = file.array(name)
+        assert got.dtype == np.float32
+        assert np.array_equal(got, values)
+    assert file.tensors["matrix"].type.name == kind
+    assert not file.raw("matrix").flags.writeable
+
+
+def test_metadata_of_every_type_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf")
+    found = GgufFile(tmp_path / "m.gguf").metadata
+    assert [found[key] for key in ("u8", "i8", "u16", "i16", "i32")] == [200, -3, 60000, -300, -5]
+    assert (found["u64"], found["i64"], found["f32"], found["f64"], found["bool"]) == (1 << 60, -(1 << 60), 0.5, 1e-300, True)
+    assert (found["text"], found["numbers"], found["texts"]) == ("한국어", [1, 2, 3], ["a", "", "é"])
+
+
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf", "Q8_0")
+    whole = (tmp_path / "m.gguf").read_bytes()
+    cut = tmp_path / "cut.gguf"
+    data = len(whole) - 64 * 4  # the last tensor; what follows it is padding
+    for size in [*range(0, 1024, 7), *range(1024, data, 191)]:
+        cut.write_bytes(whole[:size])
+        with pytest.raises(UsageError, match=r"cut\.gguf"):
+            GgufFile(cut)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.integers(0, 1100), st.integers(0, 255)), min_size=1, max_size=6))
+def test_garbage_in_the_header_never_ends_in_another_error(tmp_path: Path, changes: list[tuple[int, int]]) -> None:
+    if not (tmp_path / "m.gguf").exists():
+        write(tmp_path / "m.gguf", "Q4_1")
+    content = bytearray((tmp_path / "m.gguf").read_bytes())
+    for at, value in changes:
+        content[at % len(content)] = value
+    (tmp_path / "broken.gguf").write_bytes(content)
+    try:
+        file = GgufFile(tmp_path / "broken.gguf")
+        for name in file.tensors:
+            file.array(name)
+    except UsageError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04" + b"\0" * 60, "not a GGUF file"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "byte order"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 62, 0), "announced"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 62), "announced"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 61) + b"\0" * 20, "announced"),
+        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 4, 1 << 61) + b"\0" * 20, "announced"),
+        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 1 << 61) + b"\0" * 20, "announced"),
+        (b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"a", 99) + b"\0" * 20, "type 99"),
+        (b"GGUF" + struct.pack("<IQQQ1sIIQIQIQ", 3, 0, 1, 1, b"a", 9, 9, 1, 9, 1, 9, 1) + b"\0" * 20, "type 9"),
+    ],
+    ids=str,
+)
+def test_announced_lengths_beyond_the_file_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        GgufFile(tmp_path / "m.gguf")
+
+
+def test_a_tensor_type_that_is_not_supported_is_refused_by_its_tensor(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("blk.0.odd", np.zeros((1, 144), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UsageError, match=r"blk\.0\.odd has GGUF type 12; supported: F32, F16, Q4_1, Q8_0, BF16"):
+        GgufFile(tmp_path / "m.gguf")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.gguf"):
+        GgufFile(tmp_path / "none.gguf")
+
+
+def test_a_whole_model_cut_short_is_refused(tiny: Callable[..., Any], write_gguf: Callable[..., Path]) -> None:
+    path = write_gguf(tiny().reference)
+    path.write_bytes(path.read_bytes()[:-4096])
+    with pytest.raises(UsageError, match="cut short, fetch it again"):
+        open_checkpoint(path)
