@@ -35,9 +35,7 @@ def event(payload: object) -> bytes:
     return b"data: " + json.dumps(payload, ensure_ascii=False).encode() + b"\n\n"
 
 
-def chunk(
-    content: str | None = None, *, usage: int | None = None, finish: str | None = None, **delta: object
-) -> bytes:
+def chunk(content: str | None = None, *, usage: int | None = None, finish: str | None = None, **delta: object) -> bytes:
     """A chat chunk. `usage` is the running count of output tokens; other keywords are fields of the delta."""
     payload: dict[str, Any] = {
         "id": "x",
@@ -106,7 +104,8 @@ class ScriptedServer:
             payload = json.dumps(cards if self.owner else {"error": {"message": "no such path"}}).encode()
             status = 200 if self.owner else 404
             writer.write(
-                b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(payload))
+                b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                % (status, len(payload))
             )
             writer.write(payload)
             return True

@@ -13,10 +13,11 @@ from scripted_server import DONE, Script, ScriptedServer, Seen, chunk, event, fi
 from netgain.errors import UsageError
 from netgain.ledger.records import DraftCounts, RequestRecord
 from netgain.ledger.stage import ClientStage, Stage
+from netgain.measuring.client.meter import ClientLoad
 from netgain.measuring.client.options import Budget, Options
 from netgain.measuring.client.record import ClientRecord, ErrorKind
 from netgain.measuring.client.run import Progress, Run, run
-from netgain.measuring.client.summary import summarise
+from netgain.measuring.client.summary import Summary, summarise
 from netgain.measuring.workload.arrivals import Closed, Constant, Poisson
 from netgain.measuring.workload.item import Item, Message
 
@@ -98,9 +99,7 @@ async def test_time_over_tokens_when_chunks_hold_several(running: bool) -> None:
         ([event({"choices": None, "usage": {"completion_tokens": 5}}), event({}), DONE], None, "total"),
     ],
 )
-async def test_five_tokens_however_they_are_counted(
-    last: list[bytes], usages: list[int] | None, source: str
-) -> None:
+async def test_five_tokens_however_they_are_counted(last: list[bytes], usages: list[int] | None, source: str) -> None:
     steps = [(0.01 * n, chunk("word ", usage=usages[n] if usages else None)) for n in range(5)]
     record = await one(Script([*steps, *((0.06, data) for data in last)]))
     assert (record.output_tokens, record.tokens_source, record.error) == (5, source, None)
@@ -376,12 +375,8 @@ async def test_nothing_to_run_is_refused() -> None:
         await run("http://127.0.0.1:1", "m", [], Closed(1))
 
 
-def summarise_one(record: ClientRecord):  # type: ignore[no-untyped-def]
-    from netgain.measuring.client.meter import ClientLoad
-
-    load = ClientLoad(
-        lateness_p99_s=0.0, loop_lag_p99_s=0.0, wall_s=1.0, cpu_s=0.0, cpu_share=0.0, in_flight_mean=None
-    )
+def summarise_one(record: ClientRecord) -> Summary:
+    load = ClientLoad(lateness_p99_s=0.0, loop_lag_p99_s=0.0, wall_s=1.0, cpu_s=0.0, cpu_share=0.0, in_flight_mean=None)
     return summarise(
         Run(
             records=(record,),

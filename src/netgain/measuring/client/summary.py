@@ -191,12 +191,19 @@ def _judge(target: Target, records: Sequence[ClientRecord]) -> TargetResult:
             good = [record.token_gaps() for record in records if record.ok]
             pairs, weight = _weighed(good, len(records) - len(good))
             value, count = weighted_quantile(pairs, target.quantile), round(weight)
-        case "ttft" | "tpot" | "e2e":
-            known = [getattr(record, f"{target.metric}_s") for record in records]
-            samples = [sample for sample in known if sample is not None]
-            value, count = quantile(samples, target.quantile), len(samples)
+        case "ttft":
+            value, count = _known([record.ttft_s for record in records], target.quantile)
+        case "tpot":
+            value, count = _known([record.tpot_s for record in records], target.quantile)
+        case "e2e":
+            value, count = _known([record.e2e_s for record in records], target.quantile)
     met = None if value is None else value <= target.limit_s
     return TargetResult(str(target), value, met, is_thin(count, target.quantile))
+
+
+def _known(values: Sequence[float | None], share: float) -> tuple[float | None, int]:
+    samples = [value for value in values if value is not None]
+    return quantile(samples, share), len(samples)
 
 
 def _little_gap(run: Run) -> float | None:

@@ -1,0 +1,111 @@
+"""Workloads load from a name or a file; what is wrong is said with the line."""
+
+from pathlib import Path
+
+import pytest
+
+from netgain.errors import UsageError
+from netgain.measuring.workload.item import Item, Message, Workload
+from netgain.measuring.workload.load import bundled_names, load_workload, parse_workload
+
+GOOD = b'{"id": "a", "category": "c", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}'
+
+
+@pytest.mark.parametrize("name", ["chat", "edit", "shared-prefix"])
+def test_bundled_workloads_are_complete(name: str) -> None:
+    workload = load_workload(name)
+    assert name in bundled_names()
+    assert len(workload.items) >= 40
+    assert len(workload.categories) >= 5
+    contents = [item.messages for item in workload.items]
+    assert len(set(contents)) == len(contents)
+
+
+def test_edit_asks_for_text_that_fits_its_limit() -> None:
+    for item in load_workload("edit").items:
+        _, body = item.messages[0].content.split("\n\n", 1)
+        assert len(body) / 4.5 < item.max_tokens < len(body)
+        assert 200 < len(item.messages[0].content) < 1000
+
+
+def test_shared_prefix_shares_long_beginnings() -> None:
+    groups: dict[str | None, set[Message]] = {}
+    for item in load_workload("shared-prefix").items:
+        assert item.context == item.category
+        groups.setdefault(item.context, set()).add(item.messages[0])
+        assert len(item.messages[0].content) > 2400
+    assert len(groups) >= 4
+    assert all(len(first) == 1 for first in groups.values())
+
+
+def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(GOOD + b"\n\n")
+    for source in (path, str(path)):
+        assert load_workload(source) == Workload(
+            name="mine", items=(Item(id="a", category="c", max_tokens=8, messages=(Message("user", "hi"),)),)
+        )
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"'edits'.*did you mean 'edit'.*chat, edit, shared-prefix"):
+        load_workload("edits")
+    with pytest.raises(UsageError, match="no workload 'zzzzzz': Bundled"):
+        load_workload("zzzzzz")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.jsonl cannot be read: No such file"):
+        load_workload(tmp_path / "nowhere.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "has no items"),
+        (GOOD + b"\n" + GOOD, "'a' occurs twice"),
+        (GOOD + b"\nnonsense", "line 2: .*JSON object like"),
+        (GOOD.replace(b"max_tokens", b"max_token"), "line 1: .*max_token"),
+        (GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 0'), "line 1: max_tokens is 0"),
+        (GOOD.replace(b'"user"', b'"robot"'), "line 1: .*robot"),
+        (GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 8, "prompt": "x"'), "either messages or prompt"),
+        (GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 8, "temperature": 3'), "temperature is 3"),
+        (GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 8, "context": "d"'), "context 'd' is not defined above"),
+        (b"\xff\xfe{}", "line 1"),
+    ],
+)
+def test_a_faulty_line_is_named(data: bytes, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_workload("w", data)
+
+
+def test_a_context_is_put_in_front() -> None:
+    define = b'{"define": "d", "messages": [{"role": "system", "content": "long"}]}'
+    item = parse_workload("w", define + b"\n" + GOOD.replace(b'"c"', b'"c", "context": "d"')).items[0]
+    assert [message.content for message in item.messages] == ["long", "hi"]
+    assert item.context == "d"
+
+
+def test_a_subset_is_deterministic_nested_and_spread() -> None:
+    workload = load_workload("edit")
+    nine = workload.subset(9)
+    assert nine == workload.subset(9)
+    assert len(nine.categories) == 9
+    assert {item.id for item in nine.items} < {item.id for item in workload.subset(20).items}
+    assert workload.subset(1000) is workload
+    order = [item.id for item in workload.items]
+    assert [order.index(item.id) for item in nine.items] == sorted(order.index(item.id) for item in nine.items)
+    with pytest.raises(UsageError, match="at least 1"):
+        workload.subset(0)
+
+
+def test_categories_of_unequal_size_take_turns() -> None:
+    items = tuple(
+        Item(id=f"{c}{n}", category=c, max_tokens=1, prompt="x") for c in "ab" for n in range(5 if c == "a" else 1)
+    )
+    assert [item.id for item in Workload(name="w", items=items).subset(4).items] == ["a0", "a1", "a2", "b0"]
+
+
+def test_the_digest_tells_workloads_apart() -> None:
+    assert load_workload("edit").digest == load_workload("edit").digest
+    assert load_workload("edit").digest != load_workload("edit").subset(5).digest
