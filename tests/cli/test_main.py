@@ -103,6 +103,12 @@ def test_interrupt_ends_with_130() -> None:
     assert "Traceback" not in err
 
 
+def test_a_group_alone_shows_its_subcommands() -> None:
+    code, out, err = _run("model")
+    assert (code, err) == (0, "")
+    assert "inspect" in out
+
+
 def test_help_lists_every_command_and_imports_none() -> None:
     for arguments in (("--help",), ()):
         code, out, err = _run(*arguments)

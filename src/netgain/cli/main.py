@@ -49,10 +49,14 @@ def run(arguments: Sequence[str], commands: Mapping[str, Command] = COMMANDS) ->
 
     Raises what went wrong instead when the environment has NETGAIN_DEBUG=1.
     """
-    name = arguments[0] if arguments else None
+    name = arguments[0] if arguments else ""
     try:
-        app = _assemble(name, commands)
-        result = app(list(arguments) or ["--help"], prog_name="netgain", standalone_mode=False)
+        target = _load(commands[name]) if name in commands else None
+        needs_more = not arguments or (len(arguments) == 1 and isinstance(target, typer.Typer))
+        app = _assemble(commands, name, target)
+        result = app(
+            [*arguments, "--help"] if needs_more else list(arguments), prog_name="netgain", standalone_mode=False
+        )
         return result if type(result) is int else 0
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -64,8 +68,8 @@ def run(arguments: Sequence[str], commands: Mapping[str, Command] = COMMANDS) ->
         return code
 
 
-def _assemble(selected: str | None, commands: Mapping[str, Command]) -> typer.Typer:
-    """The app with `selected` imported and every other command present by name and summary only."""
+def _assemble(commands: Mapping[str, Command], selected: str, target: Any) -> typer.Typer:
+    """The app with `selected` as its imported `target`; the other commands are there by name and summary only."""
     app = typer.Typer(
         help="Decide whether a serving technique pays for your model, workload, machine and latency target.",
         add_completion=False,
@@ -76,9 +80,7 @@ def _assemble(selected: str | None, commands: Mapping[str, Command]) -> typer.Ty
     for name, command in commands.items():
         if name != selected:
             app.command(name, help=command.summary)(_not_selected)
-            continue
-        target = _load(command)
-        if isinstance(target, typer.Typer):
+        elif isinstance(target, typer.Typer):
             app.add_typer(target, name=name, help=command.summary)
         else:
             app.command(name)(target)
