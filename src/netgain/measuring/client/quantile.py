@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from scipy.special import bdtr
-
 
 def quantile(values: Sequence[float], share: float) -> float | None:
     """Nearest rank: the smallest sample with at least `share` of all samples at or below it. None without samples.
@@ -40,18 +38,24 @@ def quantile_interval(values: Sequence[float], share: float, level: float = 0.95
     any interval of that level.
     """
     count, tail = len(values), (1.0 - level) / 2.0
+    if not count:
+        return None
     ordered = sorted(values)
-    low = high = None
-    # The number of samples below the true quantile is binomial(count, share). bdtr is its distribution function.
-    for rank in range(_rank(share, count), 0, -1):
-        if bdtr(rank - 1, count, share) <= tail:
-            low = ordered[rank - 1]
-            break
-    for rank in range(_rank(share, count), count + 1):
-        if 1.0 - bdtr(rank - 1, count, share) <= tail:
-            high = ordered[rank - 1]
-            break
-    return None if low is None or high is None else (low, high)
+    # The number of samples below the true quantile is binomial(count, share). below[k]: chance of at most k - 1.
+    below = _binomial_distribution(count, share)
+    low = next((rank for rank in range(_rank(share, count), 0, -1) if below[rank] <= tail), None)
+    high = next((rank for rank in range(_rank(share, count), count + 1) if 1.0 - below[rank] <= tail), None)
+    return None if low is None or high is None else (ordered[low - 1], ordered[high - 1])
+
+
+def _binomial_distribution(count: int, share: float) -> list[float]:
+    """Chance of fewer than k hits among `count`, for k from 0 to count + 1."""
+    log_hit, log_miss, log_all = math.log(share), math.log1p(-share), math.lgamma(count + 1)
+    sums = [0.0]
+    for hits in range(count + 1):
+        ways = log_all - math.lgamma(hits + 1) - math.lgamma(count - hits + 1)
+        sums.append(sums[-1] + math.exp(ways + hits * log_hit + (count - hits) * log_miss))
+    return sums
 
 
 def _rank(share: float, count: int) -> int:

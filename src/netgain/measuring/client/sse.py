@@ -29,6 +29,16 @@ class SSEParser:
         """Returns the data of the events completed by `piece`; raises StreamError when an event grows past 32 MiB."""
         if not piece:
             return []
+        if (
+            piece.startswith(b"data: ")
+            and piece.endswith(b"\n\n")
+            and piece.find(b"\n") == len(piece) - 2
+            and not self._held
+            and not self._data
+            and b"\r" not in piece
+        ):  # nearly always a piece is exactly one event of one line
+            self._started = True
+            return [piece[6:-2]]
         if b"\n" not in piece and b"\r" not in piece and not (self._held and self._held[-1].endswith(b"\r")):
             self._hold(piece)
             return []
