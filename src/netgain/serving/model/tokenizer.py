@@ -275,15 +275,26 @@ def _is_marker(content: str, special: bool) -> bool:
 
 
 def _without(spec: Mapping[str, Any], markers: set[str]) -> Encoder:
-    """The same tokenizer, unable to produce the given added tokens from text."""
+    """The same tokenizer, unable to produce the given added tokens from text.
+
+    They stay, since the library numbers added tokens by their order, but as special ones, which it is told not to match.
+    """
     model = spec["model"]
-    if model.get("ignore_merges"):  # a whole word found in the vocabulary would skip merging
-        vocab = {token: number for token, number in model["vocab"].items() if token not in markers}
-        model = {**model, "vocab": vocab}
-    added = [token for token in spec["added_tokens"] if token["content"] not in markers]
-    return Encoder.from_str(
+    hidden = {}
+    if model.get("ignore_merges"):  # a whole word found in the vocabulary would skip merging: respell the markers
+        hidden = {marker: f"\0{marker}" for marker in markers}
+        model = {**model, "vocab": {hidden.get(token, token): number for token, number in model["vocab"].items()}}
+    added = [
+        {**token, "content": hidden.get(token["content"], token["content"]), "special": True}
+        if token["content"] in markers
+        else token
+        for token in spec["added_tokens"]
+    ]
+    plain = Encoder.from_str(
         json.dumps({**spec, "model": model, "added_tokens": added, "post_processor": None}, ensure_ascii=False)
     )
+    plain.encode_special_tokens = True
+    return plain
 
 
 def _decoding(decoder: Mapping[str, Any], where: str) -> Callable[[str], bytes]:
