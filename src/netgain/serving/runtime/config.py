@@ -34,9 +34,13 @@ class ModelSettings(Settings):
     dtype: Literal["auto", "bf16", "fp32"] = Field(
         default="auto", description="auto keeps the checkpoint's (quantised stay so)"
     )
-    kv_dtype: Literal["auto", "bf16", "fp32"] = "auto"
-    kernels: Literal["auto", "compiled", "torch"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    kv_dtype: Literal["auto", "bf16", "fp32"] = Field(
+        default="auto", description="how keys and values are stored; auto is fp32 with dtype fp32, else bf16"
+    )
+    kernels: Literal["auto", "compiled", "torch"] = Field(
+        default="auto", description="auto takes the compiled ones where they can be built, else the slow reference"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes a GPU if torch sees one")
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="compute threads; by default one per available core"
     )
@@ -45,11 +49,15 @@ class ModelSettings(Settings):
 class CacheSettings(Settings):
     """The paged KV memory."""
 
-    block_tokens: Literal[8, 16, 32, 64, 128] = 16
+    block_tokens: Literal[8, 16, 32, 64, 128] = Field(
+        default=16, description="tokens of one KV block, the unit of reuse"
+    )
     kv_tokens: int | None = Field(
         default=None, ge=1, description="capacity in tokens; by default chosen from memory and limits"
     )
-    prefix_caching: bool = True
+    prefix_caching: bool = Field(
+        default=True, description="reuse the KV of a prompt's beginning that was computed before"
+    )
 
 
 class SchedulerSettings(Settings):
@@ -77,11 +85,13 @@ class SchedulerSettings(Settings):
 class SpeculationSettings(Settings):
     """Drafting. `coupled` keeps the output token-identical, `rejection` keeps its distribution."""
 
-    method: Literal["none", "ngram"] = "none"
+    method: Literal["none", "ngram"] = Field(default="none", description="who drafts")
     k: int = Field(default=4, ge=1, le=64, description="drafts per verify step, at most")
     lookup_min: int = Field(default=2, ge=1, description="shortest suffix looked up in the request's own tokens")
     lookup_max: int = Field(default=4, ge=1, description="longest suffix looked up")
-    verifier: Literal["coupled", "rejection"] = "coupled"
+    verifier: Literal["coupled", "rejection"] = Field(
+        default="coupled", description="coupled keeps every token, rejection the distribution"
+    )
 
     @model_validator(mode="after")
     def _lookup_is_a_range(self) -> Self:
@@ -102,7 +112,7 @@ class EngineConfig(Settings):
 class LimitSettings(Settings):
     """What one HTTP request may ask for."""
 
-    max_body_bytes: int = Field(default=4 << 20, ge=1024)
+    max_body_bytes: int = Field(default=4 << 20, ge=1024, description="a larger request body is refused (413)")
     max_tokens: int | None = Field(
         default=None, ge=1, description="cap on max_tokens; by default the model's length alone"
     )
@@ -124,7 +134,7 @@ class FleetSettings(Settings):
     restart_backoff_s: float = Field(
         default=0.5, ge=0, description="wait before the first restart; doubles per failure in a row"
     )
-    restart_backoff_max_s: float = Field(default=30.0, ge=0)
+    restart_backoff_max_s: float = Field(default=30.0, ge=0, description="longest wait before a restart")
     stop_timeout_s: float = Field(
         default=5.0, gt=0, description="an engine process that has not ended by then is killed"
     )
@@ -133,7 +143,7 @@ class FleetSettings(Settings):
 class ServerConfig(Settings):
     """A served engine: `netgain serve` prints it whole and stores it with every result."""
 
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free one")
     records: str | None = Field(
         default=None, min_length=1, description="JSONL file that request records are appended to"
