@@ -12,7 +12,9 @@ _TOKEN_BITS = 32
 
 
 class NgramProposer:
-    """Copies what followed the most recent earlier occurrence of the longest suffix of `lookup_min`..`lookup_max` tokens.
+    """Copies what followed the first occurrence of the longest suffix of `lookup_min`..`lookup_max` tokens seen before.
+
+    The first, because it lies in the source that is being copied, and later ones where the copy has strayed already.
 
     Where the copied stretch reaches the end of the text it goes on through what it has just proposed, so a loop of any
     period yields full drafts. Appending a token costs O(lookup_max); a suffix may overlap its earlier occurrence.
@@ -46,7 +48,7 @@ class NgramProposer:
 
 
 class _SuffixIndex:
-    """A trie of every n-gram up to `longest`, with where its most recent occurrence ended."""
+    """A trie of every n-gram up to `longest`, with where its first occurrence ended."""
 
     def __init__(self, shortest: int, longest: int) -> None:
         self._shortest = shortest
@@ -54,7 +56,7 @@ class _SuffixIndex:
         self._length = 0
         self._last: int | None = None
         self._children: dict[int, int] = {}
-        self._follows = [0]  # per node: where the text went on after its latest occurrence; 0 = has not occurred
+        self._follows = [0]  # per node: where the text went on after its first occurrence; 0 = too short to look up
         self._suffixes: list[int] = []  # nodes of the text's last 1, 2, ... tokens
         self.continuation: int | None = None
 
@@ -77,8 +79,10 @@ class _SuffixIndex:
                     follows.append(0)
                 grown.append(node)
                 if len(grown) >= shortest:
-                    found = follows[node] or found
-                    follows[node] = place + 1
+                    if follows[node]:
+                        found = follows[node]
+                    else:
+                        follows[node] = place + 1
             self._suffixes = grown
             self.continuation = found
             self._last = token
