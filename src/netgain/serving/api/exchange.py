@@ -96,6 +96,7 @@ class Exchange(Response):
                 prompt=choice.job.prompt,
                 sampling=choice.job.sampling,
                 choice=choice.job.choice,
+                salt=self._prepared.salt,
                 speculate=self._prepared.netgain.speculate,
                 received_s=now_s,
             )
@@ -107,6 +108,7 @@ class Exchange(Response):
 
         async def pass_on(choice: Choice, piece: Piece, since_s: float) -> None:
             if not sender.started:
+                sender.worked(since_s)  # else the head would hide how long the first tokens took to become text
                 await sender.start(200, {**_STREAM_HEADERS, "x-request-id": self._form.id})
             index = choice.job.index
             if index not in opened:
@@ -168,6 +170,7 @@ class Exchange(Response):
 
     async def _follow(self, sender: Sender, handle: Handler) -> bool:
         """Take events until every choice is over. Returns False when the client left; raises what ended a choice badly."""
+        gap: tuple[float, float] | None = None
         while not all(choice.closed for choice in self._choices.values()):
             event = await self._events.get()
             if event is None:
@@ -177,6 +180,10 @@ class Exchange(Response):
                 self._refusal = event.error
                 self._choices[event.request_id].lose(str(event.error))
                 raise event.error
+            if event.gap is not None and event.gap != gap:
+                # what the step loop does between steps is passing tokens on
+                gap = event.gap
+                self._timeline.add(Stage.RESPOND, *gap)
             choice = self._choices[event.output.request_id]
             ended_before = choice.ended
             piece = choice.take(event.output)
@@ -187,7 +194,7 @@ class Exchange(Response):
                 if not choice.closed:  # a stop string: the engine does not know yet
                     next(ticket for ticket in self._tickets if ticket.request_id == choice.request_id).abort()
             if not ended_before:
-                await handle(choice, piece, event.sent_s)
+                await handle(choice, piece, event.ended_s)
         return True
 
     async def _give_up(self) -> None:
