@@ -10,12 +10,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it came in."""
+    """A request as it came in. `written_s` are the times at which the steps of its answer were written."""
 
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
     at_s: float
+    written_s: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -114,16 +115,17 @@ class ScriptedServer:
         self.open_now += 1
         self.open_most = max(self.open_most, self.open_now)
         try:
-            return await self._play(self.script(seen), seen.at_s, writer)
+            return await self._play(self.script(seen), seen, writer)
         finally:
             self.open_now -= 1
 
-    async def _play(self, script: Script, began_s: float, writer: asyncio.StreamWriter) -> bool:
+    async def _play(self, script: Script, seen: Seen, writer: asyncio.StreamWriter) -> bool:
         started = False
         for at_s, data in script.steps:
-            await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
+            await asyncio.sleep(max(0.0, seen.at_s + at_s - time.monotonic()))
             if not started:
                 started = self._begin(script, writer)
+            seen.written_s.append(time.monotonic())
             writer.write(b"%x\r\n%s\r\n" % (len(data), data))
             await writer.drain()
         if not started:

@@ -22,7 +22,7 @@ from netgain.measuring.workload.arrivals import Closed, Constant, Poisson
 from netgain.measuring.workload.item import Item, Message
 
 LOOSE = Budget(lateness_p99_s=5.0, loop_lag_p99_s=5.0, cpu_share=5.0)
-SLACK_S = 0.08  # what a busy machine may add to a scripted time
+SLACK_S = 0.5  # what a busy machine may add to a time
 
 
 def items(count: int = 1, max_tokens: int = 512) -> list[Item]:
@@ -38,14 +38,20 @@ def always(script: Script) -> Callable[[Seen], Script]:
 
 async def one(script: Script, **options: object) -> ClientRecord:
     """The record of a single request that is answered by `script`."""
+    return (await timed(script, **options))[0]
+
+
+async def timed(script: Script, **options: object) -> tuple[ClientRecord, list[float]]:
+    """As `one`, with the times at which the server wrote the steps of the script."""
     async with ScriptedServer(always(script)) as server:
         result = await run(server.url, "m", items(), Closed(1), Options(budget=LOOSE, **options))  # type: ignore[arg-type]
     assert len(result.records) == 1
-    return result.records[0]
+    return result.records[0], server.seen[0].written_s
 
 
-def close_to(value: float | None, expected: float) -> bool:
-    return value is not None and expected - 0.005 <= value <= expected + SLACK_S
+def is_step(at_s: float | None, written_s: list[float], step: int) -> bool:
+    """Whether a stamp of the client is the arrival of that step: after it was written, and before the next one was."""
+    return at_s is not None and written_s[step] <= at_s < (*written_s, written_s[-1] + SLACK_S)[step + 1]
 
 
 async def test_first_token_is_the_first_chunk_with_text() -> None:
@@ -57,17 +63,19 @@ async def test_first_token_is_the_first_chunk_with_text() -> None:
             (0.500, final_usage(1) + DONE),
         ]
     )
-    record = await one(script)
-    assert close_to(record.ttft_s, 0.2)
-    assert close_to(record.e2e_s, 0.5)
+    record, written_s = await timed(script)
+    assert is_step(record.first_token_s, written_s, 2)
+    assert is_step(record.finished_s, written_s, 3)
     assert record.ok
+    assert record.ttft_s is not None
+    assert 0.2 <= record.ttft_s < record.e2e_s
     assert record.tpot_s is None  # one chunk: there is no time per later token
     assert summarise_one(record).tpot.p50 is None
 
 
 async def test_usage_after_a_single_text_chunk_leaves_its_time_alone() -> None:
-    record = await one(Script([(0.1, chunk("Hello", finish="stop")), (0.3, final_usage(3)), (0.3, DONE)]))
-    assert close_to(record.ttft_s, 0.1)
+    record, written_s = await timed(Script([(0.1, chunk("Hello", finish="stop")), (0.3, final_usage(3) + DONE)]))
+    assert is_step(record.first_token_s, written_s, 0)
     assert (record.output_tokens, record.tokens_source) == (3, "total")
 
 
@@ -79,13 +87,16 @@ async def test_time_over_tokens_when_chunks_hold_several(running: bool) -> None:
         (0.2, chunk("abcd" * 4, usage=9 if running else None, finish="stop")),
         (0.2, final_usage(9) + DONE),
     ]
-    record = await one(Script(steps))
+    record, written_s = await timed(Script(steps))
+    assert all(is_step(at_s, written_s, step) for step, at_s in enumerate(record.chunk_times_s[:2]))
     summary = summarise_one(record)
     assert record.chunk_tokens == (1, 4, 4)
     assert record.tokens_source == ("usage" if running else "total")
-    assert record.tpot_s == pytest.approx(0.025, abs=0.01)
-    assert summary.itl.p50 == pytest.approx(0.025, abs=0.01)
-    assert summary.chunk_gap.p50 == pytest.approx(0.1, abs=0.04)
+    first_s, second_s, third_s = record.chunk_times_s
+    assert record.tpot_s == pytest.approx((third_s - first_s) / 8)  # 25 ms as scripted
+    assert summary.itl.mean == pytest.approx((third_s - first_s) / 8)
+    assert summary.chunk_gap.mean == pytest.approx((third_s - first_s) / 2)  # 100 ms as scripted
+    assert summary.chunk_gap.p99 == pytest.approx(max(second_s - first_s, third_s - second_s))
     assert (summary.itl.count, summary.chunk_gap.count) == (8, 2)
 
 
@@ -111,10 +122,10 @@ async def test_five_tokens_however_they_are_counted(last: list[bytes], usages: l
 async def test_reasoning_is_tokens_and_the_answer_is_timed_apart(spelling: str, answers: bool) -> None:
     steps = [(0.1 + 0.02 * n, chunk(**{spelling: "think "})) for n in range(3)]
     steps += [(0.3, chunk("Yes.", finish="stop"))] if answers else [(0.3, chunk(finish="length"))]
-    record = await one(Script([*steps, (0.3, final_usage(4 if answers else 3) + DONE)]))
-    assert close_to(record.ttft_s, 0.1)
+    record, written_s = await timed(Script([*steps, (0.5, final_usage(4 if answers else 3) + DONE)]))
+    assert is_step(record.first_token_s, written_s, 0)
     if answers:
-        assert close_to(record.first_text_after_s, 0.3)
+        assert is_step(record.first_text_s, written_s, 3)
     else:
         assert record.first_text_after_s is None
     assert record.output_tokens == (4 if answers else 3)
@@ -123,8 +134,10 @@ async def test_reasoning_is_tokens_and_the_answer_is_timed_apart(spelling: str, 
 
 async def test_tool_calls_are_tokens() -> None:
     call = [{"index": 0, "function": {"name": "add", "arguments": "{}"}}]
-    record = await one(Script([(0.05, chunk(tool_calls=call)), (0.1, chunk(finish="tool_calls")), (0.1, DONE)]))
-    assert close_to(record.ttft_s, 0.05)
+    record, written_s = await timed(
+        Script([(0.05, chunk(tool_calls=call)), (0.2, chunk(finish="tool_calls")), (0.2, DONE)])
+    )
+    assert is_step(record.first_token_s, written_s, 0)
     assert record.text == ""
 
 
@@ -166,14 +179,14 @@ async def test_plain_completions_are_timed_too() -> None:
         (Script([(0, chunk("a")), (0.05, chunk("b"))], ending="cut"), ErrorKind.CUT, "after 2 chunks"),
         (Script([(0, chunk("a"))]), ErrorKind.CUT, "without a finish reason"),
         (Script(ending="cut"), ErrorKind.CUT, "before the first token"),
-        (Script([(0, chunk("a"))], ending="hang"), ErrorKind.TIMEOUT, "0.3 s (after 1 chunks"),
+        (Script([(0, chunk("a"))], ending="hang"), ErrorKind.TIMEOUT, "1 s (after 1 chunks"),
         (Script(ending="hang"), ErrorKind.TIMEOUT, "before the first token"),
         (Script([(0, b"data: {nonsense\n\n")]), ErrorKind.MALFORMED, "nonsense"),
         (Script([(0, b"{}")], content_type="application/json"), ErrorKind.MALFORMED, "instead of an event stream"),
     ],
 )
 async def test_each_failure_is_a_record_with_its_kind(script: Script, kind: ErrorKind, message: str) -> None:
-    record = await one(script, timeout_s=0.3)
+    record = await one(script, timeout_s=1.0)
     assert record.error_kind is kind
     assert message in (record.error or "")
     assert record.ttft_s == record.e2e_s == float("inf")
@@ -262,7 +275,7 @@ async def test_a_busy_client_voids_the_run() -> None:
             pass
 
     async with ScriptedServer(always(script)) as server:
-        budget = Budget(lateness_p99_s=9.0, loop_lag_p99_s=9.0, cpu_share=0.2)
+        budget = Budget(lateness_p99_s=9.0, loop_lag_p99_s=9.0, cpu_share=0.02)
         result = await run(server.url, "m", items(6), Closed(1), Options(budget=budget), burn)
     assert result.void is not None
     assert "of a core" in result.void
@@ -273,7 +286,7 @@ async def test_the_deadline_ends_the_run_and_says_what_was_left() -> None:
     async with ScriptedServer(always(script)) as server:
         began = time.monotonic()
         result = await run(server.url, "m", items(50), Constant(20.0), Options(deadline_s=0.5, budget=LOOSE))
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 4.0
         closed = await run(server.url, "m", items(50), Closed(3), Options(deadline_s=0.3, budget=LOOSE))
     assert len(result.records) == 10
     assert result.unscheduled == 40
