@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from netgain.serving.engine.request import SamplingParams
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.llm import LLM, Completion
@@ -22,9 +23,9 @@ PROMPTS = (
 NEIGHBOURS = ("Once upon a time", "The recipe needs two eggs and", "SELECT name FROM users WHERE")
 
 
-def engine(default_model, **changes) -> LLM:
+def engine(default_model_path, **changes) -> LLM:
     """`changes` are settings by their dotted name, with __ for the dot."""
-    tree: dict = {"model": {"source": str(default_model), "threads": 2}, "cache": {"kv_tokens": 4096}}
+    tree: dict = {"model": {"source": str(default_model_path), "threads": 2}, "cache": {"kv_tokens": 4096}}
     for name, value in changes.items():
         section, key = name.split("__")
         tree.setdefault(section, {})[key] = value
@@ -37,8 +38,8 @@ def dtype(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def plain(default_model, dtype) -> Iterator[LLM]:
-    with engine(default_model, model__dtype=dtype, cache__prefix_caching=False) as llm:
+def plain(default_model_path, dtype) -> Iterator[LLM]:
+    with engine(default_model_path, model__dtype=dtype, cache__prefix_caching=False) as llm:
         yield llm
 
 
@@ -76,15 +77,15 @@ def test_batched_with_neighbours_of_other_parameters(plain, alone, law):
 
 @both()
 @pytest.mark.parametrize("budget", [7, 16])
-def test_chunked(default_model, dtype, alone, law, budget):
+def test_chunked(default_model_path, dtype, alone, law, budget):
     settings = {"scheduler__max_batch_tokens": budget, "scheduler__max_running": 4}
-    with engine(default_model, model__dtype=dtype, cache__prefix_caching=False, **settings) as llm:
+    with engine(default_model_path, model__dtype=dtype, cache__prefix_caching=False, **settings) as llm:
         same(alone, law, llm.generate(PROMPTS, SAMPLING[law]))
 
 
 @both()
-def test_prefix_cached(default_model, dtype, alone, law):
-    with engine(default_model, model__dtype=dtype) as llm:
+def test_prefix_cached(default_model_path, dtype, alone, law):
+    with engine(default_model_path, model__dtype=dtype) as llm:
         llm.generate(PROMPTS, SAMPLING[law])
         warm = llm.generate(PROMPTS, SAMPLING[law])
         assert all(completion.trace.cached_tokens > 0 for completion in warm)
@@ -92,8 +93,8 @@ def test_prefix_cached(default_model, dtype, alone, law):
 
 
 @both()
-def test_preempted(default_model, dtype, alone, law):
-    with engine(default_model, model__dtype=dtype, cache__kv_tokens=144, cache__prefix_caching=False) as llm:
+def test_preempted(default_model_path, dtype, alone, law):
+    with engine(default_model_path, model__dtype=dtype, cache__kv_tokens=144, cache__prefix_caching=False) as llm:
         completions = llm.generate(PROMPTS, SAMPLING[law])
         assert any(completion.trace.preemptions for completion in completions)
         same(alone, law, completions)
@@ -101,8 +102,8 @@ def test_preempted(default_model, dtype, alone, law):
 
 @both()
 @pytest.mark.parametrize("batched", [False, True])
-def test_ngram_coupled(default_model, dtype, alone, law, batched):
-    with engine(default_model, model__dtype=dtype, speculation__method="ngram", speculation__lookup_min=1) as llm:
+def test_ngram_coupled(default_model_path, dtype, alone, law, batched):
+    with engine(default_model_path, model__dtype=dtype, speculation__method="ngram", speculation__lookup_min=1) as llm:
         if batched:
             completions = llm.generate(PROMPTS, SAMPLING[law])
         else:
@@ -114,15 +115,15 @@ def test_ngram_coupled(default_model, dtype, alone, law, batched):
 
 
 @both()
-def test_one_thread(default_model, dtype, alone, law):
-    with engine(default_model, model__dtype=dtype, model__threads=1, cache__prefix_caching=False) as llm:
+def test_one_thread(default_model_path, dtype, alone, law):
+    with engine(default_model_path, model__dtype=dtype, model__threads=1, cache__prefix_caching=False) as llm:
         same(alone, law, llm.generate(PROMPTS, SAMPLING[law]))
 
 
 @both()
-def test_everything_at_once(default_model, dtype, alone, law):
+def test_everything_at_once(default_model_path, dtype, alone, law):
     settings = {"scheduler__max_batch_tokens": 24, "scheduler__max_running": 3, "speculation__method": "ngram"}
-    with engine(default_model, model__dtype=dtype, cache__kv_tokens=256, model__threads=1, **settings) as llm:
+    with engine(default_model_path, model__dtype=dtype, cache__kv_tokens=256, model__threads=1, **settings) as llm:
         for _ in range(2):
             sampling = [SAMPLING[law]] * len(PROMPTS) + [NEIGHBOUR] * len(NEIGHBOURS)
             same(alone, law, llm.generate([*PROMPTS, *NEIGHBOURS], sampling)[: len(PROMPTS)])

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from netgain.serving.blocks.keys import KeyChain, Namespace
 from netgain.serving.blocks.layout import KVLayout
 from netgain.serving.blocks.pool import BlockPool
@@ -79,18 +80,18 @@ def test_every_block_is_in_exactly_one_state(operations):
 
 
 def test_keys_depend_on_everything_before_them():
-    def keys(tokens, root=NAMESPACE.root()):
-        chain = KeyChain(root, 4)
+    def keys(tokens, namespace=NAMESPACE, salt=b""):
+        chain = KeyChain(namespace.root(salt), 4)
         chain.extend(tokens)
         return chain.keys
 
     first = keys(range(8))
     assert len(first) == 2
     assert keys([9, *range(1, 8)])[1] != first[1]
-    assert keys(range(8), NAMESPACE.root(b"tenant")) != first
+    assert keys(range(8), salt=b"tenant") != first
     for field in ("weights", "tokenizer", "rope", "kv_dtype", "numerics", "adapter"):
         values = {name: getattr(NAMESPACE, name) for name in NAMESPACE.__struct_fields__}
-        assert keys(range(8), Namespace(**{**values, field: "other"}).root()) != first, field
+        assert keys(range(8), Namespace(**{**values, field: "other"})) != first, field
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=40), st.lists(st.integers(1, 7), max_size=20))

@@ -23,6 +23,7 @@ class RecallExecutor:
             raise ExecutorFailed("the device fell off the bus")
         results = []
         for segment in batch.segments:
+            assert segment.rows <= len(segment.tokens), "a row without its token has no logits"
 
             def slot(position: int, table=segment.block_table) -> int:
                 return table[position // self._block_tokens] * self._block_tokens + position % self._block_tokens

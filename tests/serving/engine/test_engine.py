@@ -4,6 +4,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from netgain.errors import Overloaded, RequestRejected
 from netgain.ledger.clock import WallClock
 from netgain.ledger.collector import Collector
@@ -14,8 +15,8 @@ from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.request import Request, SamplingParams
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.speculation.ngram import NgramProposer
+from netgain.serving.speculation.replay import replay
 from netgain.serving.speculation.verify import CoupledVerifier
-
 from tests.serving.engine.recall_executor import RecallExecutor, continuation
 
 VOCAB = 23
@@ -79,7 +80,9 @@ def test_any_schedule_gives_the_text_of_a_lone_request(shapes, blocks, budget, k
     heads = [[rng.randrange(VOCAB) for _ in range(60)] for _ in range(3)]
     engine = make_engine(blocks=blocks, budget=budget, k=k, caching=caching)
     requests = [
-        request(f"r{i}", [*heads[head][: length // 2], *(rng.randrange(VOCAB) for _ in range(length - length // 2))], out)
+        request(
+            f"r{i}", [*heads[head][: length // 2], *(rng.randrange(VOCAB) for _ in range(length - length // 2))], out
+        )
         for i, (length, out, head) in enumerate(shapes)
     ]
 
@@ -142,6 +145,17 @@ async def test_prefix_hit_computes_only_the_rest():
     assert last["warm"].trace.cached_tokens == 40
     assert engine.executor.tokens - before == 1
     assert engine.stats().cached_tokens == 40
+
+
+@pytest.mark.parametrize("length", [BLOCK, 10 * BLOCK])
+async def test_a_wholly_cached_prompt_still_computes_its_last_token(length):
+    engine = make_engine()
+    prompt = [i % VOCAB for i in range(length)]
+    for name in ("cold", "warm"):
+        engine.submit(request(name, prompt, 3))
+        tokens, last = await drain(engine)
+        assert tuple(tokens[name]) == continuation(prompt, 3, VOCAB)
+    assert last["warm"].trace.cached_tokens == length - BLOCK
 
 
 async def test_another_salt_never_hits():
@@ -250,3 +264,15 @@ async def test_stages_tile_a_request():
     assert sum(totals.values()) == pytest.approx(end - start)
     assert totals[Stage.VERIFY] > 0
     assert totals[Stage.PREFILL] > 0
+
+
+async def test_drafts_behind_the_end_of_the_text_are_not_counted_as_accepted():
+    """A stop token among accepted drafts: what a replay of the recorded output would count, and no more."""
+    prompt = [17, 9, 12, 20, 1, 21, 19, 0, 8, 19, 15, 14, 7, 8]
+    engine = make_engine(k=4)
+    engine.submit(request("r", prompt, 60, stop_token_ids=(8,)))
+    tokens, last = await drain(engine)
+    drafts = last["r"].trace.drafts
+    assert sum(drafts.accepted) + drafts.steps <= len(tokens["r"])
+    replayed = replay(prompt, tokens["r"], NgramProposer(4, 1, 3), max_tokens=60)
+    assert replayed.counts == drafts

@@ -23,11 +23,10 @@ class StepStamps(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What a request got out of a step: `accepted` drafts stood, `used` of them are part of the output."""
+    """What a request got out of a step; `accepted` drafts are part of it (what the end of the text cut off is not)."""
 
     tokens: tuple[int, ...] = ()
     accepted: int = 0
-    used: int = 0
 
 
 class Accounts:
@@ -51,7 +50,7 @@ class Accounts:
         self._waits(plan, stamps, generations)
         shares = []
         splits = self._split(plan, stamps)
-        for work, (tokens, accepted, used), split in zip(plan.work, committed, splits, strict=True):
+        for work, (tokens, accepted), split in zip(plan.work, committed, splits, strict=True):
             generation = generations[work.sequence.id]
             share = _share(work, len(tokens), split)
             shares.append(share)
@@ -66,7 +65,7 @@ class Accounts:
                 generation.first_token_s = stamps.finished_s
             self.counters["output_tokens"] += len(tokens)
             if work.drafts:
-                self._handoff(work, accepted, used, stamps)
+                self._handoff(work, accepted, stamps)
         if not plan.work:
             return
         self._collector.step(
@@ -107,7 +106,7 @@ class Accounts:
         wall_s = stamps.finished_s - stamps.drafted_s
         return self.step_cost.split(wall_s, [(work.count, work.start) for work in plan.work])
 
-    def _handoff(self, work: Work, accepted: int, used: int, stamps: StepStamps) -> None:
+    def _handoff(self, work: Work, accepted: int, stamps: StepStamps) -> None:
         self.counters["draft_steps"] += 1
         self.counters["drafted_tokens"] += work.drafts
         self.counters["accepted_tokens"] += accepted
@@ -118,8 +117,8 @@ class Accounts:
                 target="target",
                 at_s=stamps.drafted_s,
                 bytes=4 * work.drafts,
-                used_tokens=used,
-                wasted_tokens=work.drafts - used,
+                used_tokens=accepted,
+                wasted_tokens=work.drafts - accepted,
                 waited_s=0.0,
                 busy_s=stamps.drafted_s - stamps.started_s,
                 hidden_s=0.0,

@@ -206,7 +206,7 @@ class Engine:
         if result.error is not None:
             return Committed()
         tokens: tuple[int, ...] = ()
-        accepted = used = 0
+        accepted = 0
         if work.samples:
             tokens = result.choices[:1]
             if work.drafts:
@@ -215,15 +215,15 @@ class Engine:
                 noise = PositionNoise(generation.request.sampling.seed, generation.request.choice)
                 position = work.start + 1
                 tokens = self._verifier.verify(offered, Target(result.choices, result.laws), noise, position)
-                accepted = len(tokens) - 1
-                generation.drafts.add(work.drafts, accepted)
             remaining = work.sequence.max_length - work.sequence.length
             tokens, generation.finish_reason = truncate(tokens, remaining, generation.stop_ids)
-            used = drafts_kept(draft.tokens[: work.drafts], tokens)
+            if work.drafts:
+                accepted = drafts_kept(draft.tokens[: work.drafts], tokens)
+                generation.drafts.add(work.drafts, accepted)
             generation.tokens.extend(tokens)
             generation.chain.extend(tokens)
         self.scheduler.commit(work, len(tokens))
-        return Committed(tokens, accepted, used)
+        return Committed(tokens, accepted)
 
     def _report(self, generation: Generation, tokens: tuple[int, ...], result: SegmentResult) -> None:
         if result.error is not None:
