@@ -21,7 +21,7 @@ from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig
 from netgain.serving.runtime.torch_executor import TorchExecutor
-from netgain.serving.speculation.registry import VERIFIERS, build_proposer
+from netgain.serving.speculation.registry import build_proposer, build_verifier
 
 DEFAULT_KV_TOKENS = 65_536
 MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
@@ -99,9 +99,11 @@ def build_engine(
     )
     kv_name = str(kv_dtype).removeprefix("torch.")
     speculation = config.speculation
-    proposer = build_proposer(
-        speculation.method, k=speculation.k, lookup_min=speculation.lookup_min, lookup_max=speculation.lookup_max
-    )
+    proposer = None
+    if speculation.method != "none":
+        proposer = wrap_proposer(
+            build_proposer(speculation.method, speculation.k, speculation.lookup_min, speculation.lookup_max)
+        )
     engine = Engine(
         executor=wrap_executor(executor),
         scheduler=scheduler,
@@ -116,8 +118,8 @@ def build_engine(
         collector=collector or Collector(),
         vocab_size=model.vocab,
         eos_ids=frozenset(loaded.eos),
-        proposer=wrap_proposer(proposer) if proposer is not None else None,
-        verifier=VERIFIERS[speculation.verifier]() if proposer is not None else None,
+        proposer=proposer,
+        verifier=build_verifier(speculation.verifier) if proposer is not None else None,
         max_drafts=speculation.k,
     )
     info = EngineInfo(
