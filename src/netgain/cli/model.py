@@ -38,10 +38,11 @@ def fetch(
 def inspect(source: Annotated[str, _SOURCE] = "default") -> None:
     """Show a model's shape, tensor types, memory, template and digests."""
     from netgain.serving.model.checkpoint import open_checkpoint
-    from netgain.serving.model.load import weight_source
-    from netgain.serving.model.weights import check_names
 
     checkpoint = open_checkpoint(source, report=_tell)
+    from netgain.serving.model.load import weight_source  # torch, once the name is known to be a model
+    from netgain.serving.model.weights import check_names
+
     weights = weight_source(checkpoint)
     notes = check_names(weights, checkpoint.config)
     table = Table(show_header=False, box=None)

@@ -37,7 +37,9 @@ def test_missing_fields_take_the_familys_defaults(tmp_path: Path) -> None:
 
 
 def test_fields_are_read_and_not_derived(tmp_path: Path) -> None:
-    config = read(tmp_path, num_hidden_layers=28, hidden_size=1024, num_attention_heads=16, num_key_value_heads=8, head_dim=128)
+    config = read(
+        tmp_path, num_hidden_layers=28, hidden_size=1024, num_attention_heads=16, num_key_value_heads=8, head_dim=128
+    )
     assert 2 * config.kv_values_per_token == 114_688
     assert config.parameters == 28 * (2 * 1024 * 128 * 24 + 3 * 1024 * 96 + 2048) + 2 * 300 * 1024 + 1024
 

@@ -65,7 +65,13 @@ def test_metadata_of_every_type_is_read(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf")
     found = GgufFile(tmp_path / "m.gguf").metadata
     assert [found[key] for key in ("u8", "i8", "u16", "i16", "i32")] == [200, -3, 60000, -300, -5]
-    assert (found["u64"], found["i64"], found["f32"], found["f64"], found["bool"]) == (1 << 60, -(1 << 60), 0.5, 1e-300, True)
+    assert (found["u64"], found["i64"], found["f32"], found["f64"], found["bool"]) == (
+        1 << 60,
+        -(1 << 60),
+        0.5,
+        1e-300,
+        True,
+    )
     assert (found["text"], found["numbers"], found["texts"]) == ("한국어", [1, 2, 3], ["a", "", "é"])
 
 

@@ -86,7 +86,11 @@ def test_chunks_and_asked_rows_do_not_change_bits(
     tiny: Callable[..., Any], write_gguf: Callable[..., Any], run: Callable[..., torch.Tensor], kernels: Kernels
 ) -> None:
     model = tiny()
-    for source, dtype in ((model.folder, "fp32"), (model.folder, "bf16"), (write_gguf(model.reference, "Q4_1"), "auto")):
+    for source, dtype in (
+        (model.folder, "fp32"),
+        (model.folder, "bf16"),
+        (write_gguf(model.reference, "Q4_1"), "auto"),
+    ):
         loaded = load_model(source, dtype, kernels)
         whole = run(loaded, TOKENS, kv_dtype=torch.bfloat16)
         for chunks in ((1,) * len(TOKENS), (5, 1, 9, 4)):

@@ -29,9 +29,16 @@ def test_prompts_equal_those_of_transformers(
     theirs = AutoTokenizer.from_pretrained(default_folder)
     for messages in (
         [message("user", "What is 12 x 34?")],
-        [message("system", "Be brief. 한국어"), message("user", "  hi\n"), message("assistant", ""), message("user", "1 < 2")],
+        [
+            message("system", "Be brief. 한국어"),
+            message("user", "  hi\n"),
+            message("assistant", ""),
+            message("user", "1 < 2"),
+        ],
     ):
-        expected = theirs.apply_chat_template(messages, add_generation_prompt=generate, tokenize=True, return_dict=False)
+        expected = theirs.apply_chat_template(
+            messages, add_generation_prompt=generate, tokenize=True, return_dict=False
+        )
         assert chat(default_checkpoint, *messages, add_generation_prompt=generate) == expected
 
 
@@ -62,7 +69,9 @@ def test_tools_and_their_arguments_cannot_carry_markers(default_checkpoint: Chec
 
 
 def test_what_the_template_raises_is_the_reason() -> None:
-    template = ChatTemplate("{% if messages[0].role != 'user' %}{{ raise_exception('roles must alternate') }}{% endif %}x")
+    template = ChatTemplate(
+        "{% if messages[0].role != 'user' %}{{ raise_exception('roles must alternate') }}{% endif %}x"
+    )
     assert template.render([message("user", "a")]) == "x"
     with pytest.raises(RequestRejected, match="roles must alternate") as caught:
         template.render([message("assistant", "a")])

