@@ -1,0 +1,74 @@
+"""The report as one self-contained HTML file: it needs no network and shows only what the JSON beside it holds."""
+
+import shlex
+from importlib import resources
+
+import jinja2
+from markupsafe import Markup
+
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.experiment.verdict import change
+from netgain.deciding.report import figures, svg
+from netgain.deciding.report.outcome import Outcome
+from netgain.deciding.technique.prediction import Prediction
+
+TEMPLATE = "template.html.j2"
+
+
+def render_html(outcome: Outcome) -> str:
+    """Render. All text from outside (prompts' ids, model names, errors) is escaped."""
+    source = (resources.files("netgain.deciding.report") / TEMPLATE).read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        ms=figures.ms,
+        seconds=figures.seconds,
+        times=figures.times,
+        share=figures.share,
+        signed_share=figures.signed_share,
+        number=figures.number,
+        size=figures.size,
+        change=change,
+        command=shlex.join,
+    )
+    return environment.from_string(source).render(
+        o=outcome,
+        a=outcome.analysis,
+        v=outcome.analysis.verdict if outcome.analysis else None,
+        pictures=_pictures(outcome),
+        arms={arm.name: arm for arm in outcome.arms},
+        BASELINE=BASELINE,
+        CANDIDATE=CANDIDATE,
+    )
+
+
+def _pictures(outcome: Outcome) -> dict[str, Markup | None]:
+    arms = {arm.name: arm for arm in outcome.arms if arm.name in (BASELINE, CANDIDATE)}
+    analysis = outcome.analysis
+    prediction = outcome.prediction
+    counts = outcome.drafting.counts if outcome.drafting else None
+    return {
+        "interval": (
+            svg.interval_svg(
+                analysis.verdict.primary,
+                analysis.verdict.threshold,
+                prediction.speedup_e2e if prediction else None,
+            )
+            if analysis and analysis.verdict.primary
+            else None
+        ),
+        "waterfall": svg.waterfall_svg(analysis.waterfall) if analysis and analysis.waterfall else None,
+        "e2e": svg.ecdf_svg({name: arm.e2e_s for name, arm in arms.items()}, "end-to-end seconds", 1.0),
+        "tpot": svg.ecdf_svg({name: arm.tpot_s for name, arm in arms.items()}, "milliseconds per output token", 1e3),
+        "shares": svg.shares_svg({name: arm.stage_share for name, arm in arms.items()}) if arms else None,
+        "acceptance": svg.acceptance_svg(counts.drafted, counts.accepted, survival(prediction)) if counts else None,
+    }
+
+
+def survival(prediction: Prediction | None) -> list[float | None]:
+    """Predicted share of drafts accepted per position."""
+    if prediction is None or prediction.drafts is None:
+        return []
+    drafts = prediction.drafts
+    return [kept / tried if tried else None for tried, kept in zip(drafts.drafted, drafts.accepted, strict=True)]

@@ -1,0 +1,84 @@
+"""The decision in a terminal: verdict first, then the few figures that one would ask for next."""
+
+import shlex
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.report.figures import ms, number, signed_share, times
+from netgain.deciding.report.outcome import Outcome
+
+COLOURS = {"adopt": "green", "reject": "red", "inconclusive": "yellow"}
+
+
+def print_summary(outcome: Outcome, console: Console) -> None:
+    """Print the summary; plain text where the console is not a terminal."""
+    analysis = outcome.analysis
+    if analysis is None:
+        console.print(Panel(escape(outcome.stopped or ""), title="nothing was tried", border_style="yellow"))
+        return
+    verdict = analysis.verdict
+    colour = COLOURS[verdict.decision]
+    lines = [
+        f"[bold {colour}]{verdict.decision.upper()}[/]{' (run void)' if verdict.void else ''}",
+        escape(verdict.headline),
+    ]
+    lines += [f"- {escape(reason)}" for reason in verdict.reasons if reason not in verdict.headline]
+    if verdict.looped.looped:
+        without = verdict.looped.without
+        told = "nothing left" if without is None else f"{without.ratio:.2f}x"
+        lines.append(f"- {len(verdict.looped.looped)} of {verdict.looped.prompts} answers loop; without them: {told}")
+    console.print(
+        Panel("\n".join(lines), title=escape(f"{outcome.title} on {outcome.asked.workload}"), border_style=colour)
+    )
+    _figures(outcome, console)
+    _gain(outcome, console)
+    if outcome.deploy:
+        console.print(
+            f"[bold]{'Deploy' if verdict.decision == 'adopt' else 'Keep'}:[/] {escape(shlex.join(outcome.deploy))}",
+            soft_wrap=True,
+        )
+    if analysis.rollback and verdict.decision == "adopt":
+        console.print(f"[bold]Go back:[/] {escape(analysis.rollback.says)}")
+
+
+def _figures(outcome: Outcome, console: Console) -> None:
+    analysis = outcome.analysis
+    assert analysis is not None
+    arms = {arm.name: arm for arm in outcome.arms}
+    table = Table(box=None, pad_edge=False)
+    for name, justify in (("", "left"), ("predicted", "right"), ("measured", "right"), ("error", "right")):
+        table.add_column(name, justify="left" if justify == "left" else "right")
+    for row in outcome.scores:
+        if row.unit == "ms":
+            continue
+        write = times if row.unit == "x" else number
+        table.add_row(row.figure, write(row.predicted), write(row.measured), signed_share(row.error))
+    console.print(table)
+    first = analysis.ttft_median
+    console.print(
+        f"first token {times(first.ratio if first else None)} · output tokens/s "
+        f"{number(arms[BASELINE].tokens_per_s, 1)} -> {number(arms[CANDIDATE].tokens_per_s, 1)} · "
+        f"same tokens for {analysis.verdict.identity.compared - len(analysis.verdict.identity.differing)} of "
+        f"{analysis.verdict.identity.compared} prompts"
+        if analysis.verdict.identity
+        else ""
+    )
+
+
+def _gain(outcome: Outcome, console: Console) -> None:
+    fall = outcome.analysis.waterfall if outcome.analysis else None
+    if fall is None:
+        return
+    parts = [
+        f"{stage} {'−' if saved > 0 else '+'}{ms(abs(saved) / 1e6)}"
+        for stage, saved in sorted(fall.saved_ns.items(), key=lambda pair: -pair[1])
+        if abs(saved) >= 50_000
+    ]
+    parts.append(f"residual {'−' if fall.residual_ns > 0 else '+'}{ms(abs(fall.residual_ns) / 1e6)}")
+    console.print(
+        f"mean per request: {ms(fall.baseline_ns / 1e6)} -> {ms(fall.candidate_ns / 1e6)} ({', '.join(parts)})"
+    )
