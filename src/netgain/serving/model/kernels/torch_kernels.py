@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import linear, pad
 
 from netgain.serving.model.kernels.blocks import GROUP, Groups, split_q4_1, split_q8_0
 from netgain.serving.model.kernels.protocol import AttentionPlan, Weight
@@ -75,7 +75,7 @@ class TorchKernels:
 
     def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> DenseWeight:
         rows, columns = weight.shape
-        padded = F.pad(weight.to(self.device, dtype), (0, -columns % 16, 0, -rows % 16)).contiguous()
+        padded = pad(weight.to(self.device, dtype), (0, -columns % 16, 0, -rows % 16)).contiguous()
         return DenseWeight((rows, columns), padded, _invariant_tile(padded))
 
     def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> GroupedWeight:
@@ -124,7 +124,7 @@ class TorchKernels:
         tables = block_tables.cpu().long()
         blocks = tables[segment_of_row, positions // block_tokens]
         segments = []
-        for segment in segment_of_row.unique().tolist():
+        for segment in sorted(set(segment_of_row.tolist())):
             rows = (segment_of_row == segment).nonzero().flatten()
             context = int(positions[rows].max()) + 1
             used = tables[segment, : -(-context // block_tokens)]
@@ -149,7 +149,9 @@ class TorchKernels:
             keys = cache_keys[segment.blocks].flatten(0, 1)[: segment.context].float()
             values = cache_values[segment.blocks].flatten(0, 1)[: segment.context].float()
             at_once = max(1, ATTENTION_FLOATS // (segment.context * heads * dim))
-            for rows, positions in zip(segment.rows.split(at_once), segment.positions.split(at_once), strict=True):
+            for rows, positions in zip(
+                torch.split(segment.rows, at_once), torch.split(segment.positions, at_once), strict=True
+            ):
                 grouped = q[rows].view(len(rows), kv_heads, heads // kv_heads, dim)
                 out[rows] = _attend(grouped, keys, values, positions).view(len(rows), -1)
         return out
@@ -188,7 +190,7 @@ def _grouped_linear(x: Tensor, weight: GroupedWeight) -> Tensor:
     at_once = max(1, ATTENTION_FLOATS // (groups * out_features))
     quants = weight.quants.float()
     parts = []
-    for rows in x.split(at_once):
+    for rows in torch.split(x, at_once):
         activations, scales, offsets = quantise(rows)
         # Every partial sum is an integer below 2**24, so any order, and any device's float32 or TF32 units, is exact.
         terms = torch.bmm(activations, quants)
@@ -205,9 +207,9 @@ def _grouped_linear(x: Tensor, weight: GroupedWeight) -> Tensor:
 def _dense_linear(x: Tensor, weight: DenseWeight) -> Tensor:
     rows, (out_features, in_features) = len(x), weight.shape
     tile = weight.tile_rows
-    padded = F.pad(x, (0, weight.values.shape[1] - in_features, 0, -rows % tile))
+    padded = pad(x, (0, weight.values.shape[1] - in_features, 0, -rows % tile))
     values = weight.values.float()
-    tiles = [F.linear(part.contiguous(), values) for part in padded.split(tile)]
+    tiles = [linear(part.contiguous(), values) for part in torch.split(padded, tile)]
     return torch.cat(tiles)[:rows, :out_features].contiguous() if tiles else x.new_empty(0, out_features)
 
 
@@ -215,7 +217,7 @@ def _invariant_tile(padded: Tensor) -> int:
     """16 if a row's bits do not depend on its place among 16 rows (checked with one row repeated), else 1."""
     generator = torch.Generator().manual_seed(0)
     row = torch.randn(1, padded.shape[1], generator=generator).to(padded.device)
-    out = F.linear(row.repeat(TILE_ROWS, 1), padded.float())
+    out = linear(row.repeat(TILE_ROWS, 1), padded.float())
     return TILE_ROWS if bool((out == out[:1]).all()) else 1
 
 

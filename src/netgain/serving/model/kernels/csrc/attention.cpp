@@ -1,6 +1,7 @@
 #include "attention.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "simd.hpp"
@@ -10,13 +11,13 @@ namespace {
 // Keys are read in spans aligned to absolute position. A row's result is made of one partial result per span (maximum,
 // sum, weighted values), added in order, so it depends on the row's position alone: not on the rows beside it, and not
 // on how spans are shared among threads.
-constexpr int SPAN = 256;
+constexpr int SPAN = 128;
 constexpr int SLICE = 32;  // keys or values widened to float32 at a time
 
 int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
 
 struct Scratch {
-    std::vector<float> queries, scores, slice, mixed, largest, total;
+    std::vector<float> queries, scores, slice, records, output;
 };
 
 Scratch& scratch() {
@@ -37,43 +38,84 @@ struct Job {
     float* out;
 
     int64_t spans(int64_t row) const { return rows.positions[row] / SPAN + 1; }
+
+    // A partial result: maximum, sum of weights, and from LANES on the weighted values.
+    int64_t record() const { return LANES + width; }
 };
 
-// Keys (or values) first..first+count of a segment for one kv head, as float32 rows of `width` with zeros at the end.
-void widen(const Job& job, const void* base, int64_t segment, int64_t kv_head, int64_t first, int64_t count, float* to) {
-    int64_t dim = job.cache.dim, stride = job.cache.kv_heads * dim, tokens = job.rows.block_tokens;
+// Some kv heads, and with each its `group` of query heads.
+struct Heads {
+    int64_t begin, end;
+    int64_t count() const { return end - begin; }
+};
+
+// A run of places first..first+count of a segment, in pieces that lie in one block each: visit(index, pieces) gets the
+// index of the first element (kv head 0) of `pieces` consecutive rows.
+template <class Visit>
+inline void each_block(const Job& job, int64_t segment, int64_t first, int64_t count, const Visit& visit) {
+    int64_t tokens = job.rows.block_tokens, row = job.cache.kv_heads * job.cache.dim;
     const int32_t* table = job.rows.tables + segment * job.rows.table_blocks;
-    for (int64_t j = first; j < first + count; j++, to += job.width) {
-        int64_t at = (table[j / tokens] * tokens + j % tokens) * stride + kv_head * dim;
-        int64_t d = 0;
-        if (job.cache.bf16) {
-            const uint16_t* from = static_cast<const uint16_t*>(base) + at;
-            for (; d + LANES <= dim; d += LANES) store(to + d, widen_bf16(load_as<u16v>(from + d)));
-            for (; d < dim; d++) to[d] = widen_bf16(from[d]);
-        } else {
-            std::memcpy(to, static_cast<const float*>(base) + at, size_t(dim) * 4);
-            d = dim;
-        }
-        for (; d < job.width; d++) to[d] = 0.0f;
+    int64_t block = first / tokens, offset = first % tokens;
+    for (; count > 0; block++, offset = 0) {
+        int64_t here = std::min(count, tokens - offset);
+        visit((table[block] * tokens + offset) * row, here);
+        count -= here;
     }
 }
 
-inline float dot(const float* a, const float* b, int64_t width) {
-    f32v total{};
-    for (int64_t d = 0; d < width; d += LANES) total = fma(load(a + d), load(b + d), total);
-    return sum(total);
+// Keys or values of one kv head, as float32 rows of `width` with zeros at the end.
+void widen(const Job& job, const void* base, int64_t segment, int64_t kv_head, int64_t first, int64_t count, float* to) {
+    int64_t dim = job.cache.dim, stride = job.cache.kv_heads * dim;
+    each_block(job, segment, first, count, [&](int64_t at, int64_t rows) {
+        at += kv_head * dim;
+        for (int64_t j = 0; j < rows; j++, to += job.width, at += stride) {
+            int64_t d = 0;
+            if (job.cache.bf16) {
+                const uint16_t* from = static_cast<const uint16_t*>(base) + at;
+                for (; d + LANES <= dim; d += LANES) store(to + d, widen_bf16(load_as<u16v>(from + d)));
+                for (; d < dim; d++) to[d] = widen_bf16(from[d]);
+            } else {
+                const float* from = static_cast<const float*>(base) + at;
+                for (; d + LANES <= dim; d += LANES) store(to + d, load(from + d));
+                for (; d < dim; d++) to[d] = from[d];
+            }
+            for (; d < job.width; d++) to[d] = 0.0f;
+        }
+    });
+}
+
+// Asks for the keys or values of some kv heads ahead of use: blocks lie at random, so the processor cannot guess.
+void prefetch(const Job& job, const void* base, int64_t segment, Heads kv, int64_t first, int64_t count) {
+    int64_t size = job.cache.bf16 ? 2 : 4, stride = job.cache.kv_heads * job.cache.dim * size;
+    int64_t begin = kv.begin * job.cache.dim * size, end = kv.end * job.cache.dim * size;
+    each_block(job, segment, first, count, [&](int64_t at, int64_t rows) {
+        const char* row = static_cast<const char*>(base) + at * size;
+        for (int64_t j = 0; j < rows; j++, row += stride)
+            for (int64_t line = begin; line < end; line += 64) __builtin_prefetch(row + line);
+    });
+}
+
+// Products of a query with LANES keys.
+inline f32v dots(const float* query, const float* keys, int64_t width) {
+    f32v total[LANES];
+    NG_UNROLL for (int j = 0; j < LANES; j++) total[j] = f32v{};
+    for (int64_t d = 0; d < width; d += LANES) {
+        f32v q = load(query + d);
+        NG_UNROLL for (int j = 0; j < LANES; j++) total[j] = fma(q, load(keys + j * width + d), total[j]);
+    }
+    return sums(total);
 }
 
 // mixed += sum over keys of weights * values, V vectors at a time.
 template <int V>
 inline void mix(const float* weights, const float* values, int64_t count, int64_t width, float* mixed) {
     f32v total[V];
-    for (int v = 0; v < V; v++) total[v] = load(mixed + v * LANES);
+    NG_UNROLL for (int v = 0; v < V; v++) total[v] = load(mixed + v * LANES);
     for (int64_t j = 0; j < count; j++) {
         f32v w = splat(weights[j]);
-        for (int v = 0; v < V; v++) total[v] = fma(w, load(values + j * width + v * LANES), total[v]);
+        NG_UNROLL for (int v = 0; v < V; v++) total[v] = fma(w, load(values + j * width + v * LANES), total[v]);
     }
-    for (int v = 0; v < V; v++) store(mixed + v * LANES, total[v]);
+    NG_UNROLL for (int v = 0; v < V; v++) store(mixed + v * LANES, total[v]);
 }
 
 // Turns `valid` scores into exp(score - maximum), zero up to SPAN; returns their sum.
@@ -92,78 +134,90 @@ inline float weigh(float* scores, int64_t valid, float* largest_out) {
     return sum(total);
 }
 
-// The partial results of `count` rows from `first` (one segment) for one kv head and one span. Row r's group of heads
-// lies at index r * group of `largest`, `total` and (times width) `mixed`; rows before the span are left out.
-void attend_span(const Job& job, int64_t first, int64_t count, int64_t kv_head, int64_t span, const float* queries,
-                 float* largest, float* total, float* mixed) {
+// The partial results of `count` rows from `first` (one segment) for some kv heads and one span. Queries and records are
+// ordered by kv head, row, head of the group; records of rows that end before the span are left as they are.
+void attend_span(const Job& job, int64_t first, int64_t count, Heads kv, int64_t span, const float* queries, float* records) {
     Scratch& s = scratch();
-    float* scores = room(s.scores, size_t(count * job.group * SPAN));
-    float* slice = room(s.slice, size_t(SLICE * job.width));
-    int64_t begin = span * SPAN, segment = job.rows.segments[first];
-    auto valid = [&](int64_t r) {
-        return std::clamp<int64_t>(job.rows.positions[first + r] + 1 - begin, 0, SPAN);
-    };
-    int64_t longest = 0;
+    int64_t per_head = count * job.group, width = job.width;
+    float* scores = room(s.scores, size_t(kv.count() * per_head * SPAN));
+    float* slice = room(s.slice, size_t(SLICE * width));
+    int64_t begin = span * SPAN, segment = job.rows.segments[first], longest = 0;
+    auto valid = [&](int64_t r) { return std::clamp<int64_t>(job.rows.positions[first + r] + 1 - begin, 0, SPAN); };
     for (int64_t r = 0; r < count; r++) longest = std::max(longest, valid(r));
 
+    // Past the valid places of a slice lie the keys of older ones; their scores are replaced in `weigh`.
     for (int64_t at = 0; at < longest; at += SLICE) {
         int64_t keys = std::min<int64_t>(SLICE, longest - at);
-        widen(job, job.cache.keys, segment, kv_head, begin + at, keys, slice);
-        for (int64_t r = 0; r < count; r++) {
-            int64_t seen = std::clamp<int64_t>(valid(r) - at, 0, keys);
-            for (int64_t h = r * job.group; h < (r + 1) * job.group; h++)
-                for (int64_t j = 0; j < seen; j++)
-                    scores[h * SPAN + at + j] = dot(queries + h * job.width, slice + j * job.width, job.width);
+        prefetch(job, job.cache.keys, segment, kv, begin + at + keys, std::min<int64_t>(SLICE, longest - at - keys));
+        prefetch(job, job.cache.values, segment, kv, begin + at, keys);
+        for (int64_t k = kv.begin, h = 0; k < kv.end; k++) {
+            widen(job, job.cache.keys, segment, k, begin + at, keys, slice);
+            for (int64_t end = h + per_head; h < end; h++)
+                for (int64_t j = 0; j < keys; j += LANES)
+                    store(scores + h * SPAN + at + j, dots(queries + h * width, slice + j * width, width));
         }
     }
-    for (int64_t h = 0; h < count * job.group; h++) {
-        if (!valid(h / job.group)) continue;
-        total[h] = weigh(scores + h * SPAN, valid(h / job.group), largest + h);
-        std::fill_n(mixed + h * job.width, job.width, 0.0f);
-    }
+    for (int64_t k = kv.begin, h = 0; k < kv.end; k++)
+        for (int64_t r = 0; r < count; r++)
+            for (int64_t g = 0; g < job.group; g++, h++) {
+                float* record = records + h * job.record();
+                if (valid(r)) record[1] = weigh(scores + h * SPAN, valid(r), record);
+                std::fill_n(record + LANES, width, 0.0f);
+            }
     for (int64_t at = 0; at < longest; at += SLICE) {
         int64_t keys = std::min<int64_t>(SLICE, longest - at);
-        widen(job, job.cache.values, segment, kv_head, begin + at, keys, slice);
-        for (int64_t h = 0; h < count * job.group; h++) {
-            int64_t seen = std::clamp<int64_t>(valid(h / job.group) - at, 0, keys), d = 0;
-            const float* weights = scores + h * SPAN + at;
-            float* to = mixed + h * job.width;
-            for (; d + 8 * LANES <= job.width; d += 8 * LANES) mix<8>(weights, slice + d, seen, job.width, to + d);
-            for (; d + 4 * LANES <= job.width; d += 4 * LANES) mix<4>(weights, slice + d, seen, job.width, to + d);
-            for (; d < job.width; d += LANES) mix<1>(weights, slice + d, seen, job.width, to + d);
+        for (int64_t k = kv.begin, h = 0; k < kv.end; k++) {
+            widen(job, job.cache.values, segment, k, begin + at, keys, slice);
+            for (int64_t r = 0; r < count; r++) {
+                int64_t seen = std::clamp<int64_t>(valid(r) - at, 0, keys);
+                for (int64_t g = 0; g < job.group; g++, h++) {
+                    const float* weights = scores + h * SPAN + at;
+                    float* to = records + h * job.record() + LANES;
+                    int64_t d = 0;
+                    for (; d + 8 * LANES <= width; d += 8 * LANES) mix<8>(weights, slice + d, seen, width, to + d);
+                    for (; d + 4 * LANES <= width; d += 4 * LANES) mix<4>(weights, slice + d, seen, width, to + d);
+                    for (; d < width; d += LANES) mix<1>(weights, slice + d, seen, width, to + d);
+                }
+            }
         }
     }
 }
 
-// Adds up the partial results of one row and head, `stride` heads apart per span, and writes the row's output.
-void combine(const Job& job, int64_t row, int64_t head, const float* largest, const float* total, const float* mixed,
-             int64_t stride) {
+// Adds up the records of one row and head, `stride` floats apart per span, and writes the row's output.
+void combine(const Job& job, int64_t row, int64_t head, const float* record, int64_t stride) {
     int64_t spans = job.spans(row);
-    float top = largest[0];
-    for (int64_t t = 1; t < spans; t++) top = std::max(top, largest[t * stride]);
-    float sum = 0.0f;
-    float* out = room(scratch().mixed, size_t(job.width));
+    float top = record[0], sum = 0.0f;
+    for (int64_t t = 1; t < spans; t++) top = std::max(top, record[t * stride]);
+    float* out = room(scratch().output, size_t(job.width));
     std::fill_n(out, job.width, 0.0f);
-    for (int64_t t = 0; t < spans; t++) {
-        float factor = exp(splat(largest[t * stride] - top))[0];
-        sum += factor * total[t * stride];
-        const float* from = mixed + t * stride * job.width;
-        for (int64_t d = 0; d < job.width; d += LANES) store(out + d, fma(splat(factor), load(from + d), load(out + d)));
+    for (int64_t t = 0; t < spans; t++, record += stride) {
+        f32v factor = exp(splat(record[0] - top));
+        sum += factor[0] * record[1];
+        for (int64_t d = 0; d < job.width; d += LANES) store(out + d, fma(factor, load(record + LANES + d), load(out + d)));
     }
     float* to = job.out + (row * job.heads + head) * job.cache.dim;
     for (int64_t d = 0; d < job.cache.dim; d++) to[d] = out[d] / sum;
 }
 
-// Queries of `count` rows for one kv head, scaled and padded.
-void take_queries(const Job& job, int64_t first, int64_t count, int64_t kv_head, float* to) {
+// Combines all records of `count` rows and some kv heads, ordered as in attend_span.
+void finish(const Job& job, int64_t first, int64_t count, Heads kv, const float* records, int64_t stride) {
+    for (int64_t k = kv.begin; k < kv.end; k++)
+        for (int64_t r = 0; r < count; r++)
+            for (int64_t g = 0; g < job.group; g++, records += job.record())
+                combine(job, first + r, k * job.group + g, records, stride);
+}
+
+// Queries of `count` rows for some kv heads, scaled and padded, in the order that attend_span wants.
+void take_queries(const Job& job, int64_t first, int64_t count, Heads kv, float* to) {
     int64_t dim = job.cache.dim;
     float scale = 1.0f / std::sqrt(float(dim));
-    for (int64_t r = 0; r < count; r++)
-        for (int64_t g = 0; g < job.group; g++, to += job.width) {
-            const float* from = job.q + ((first + r) * job.heads + kv_head * job.group + g) * dim;
-            for (int64_t d = 0; d < dim; d++) to[d] = from[d] * scale;
-            for (int64_t d = dim; d < job.width; d++) to[d] = 0.0f;
-        }
+    for (int64_t k = kv.begin; k < kv.end; k++)
+        for (int64_t r = 0; r < count; r++)
+            for (int64_t g = 0; g < job.group; g++, to += job.width) {
+                const float* from = job.q + ((first + r) * job.heads + k * job.group + g) * dim;
+                for (int64_t d = 0; d < dim; d++) to[d] = from[d] * scale;
+                for (int64_t d = dim; d < job.width; d++) to[d] = 0.0f;
+            }
 }
 
 }  // namespace
@@ -215,50 +269,46 @@ void store_kv(Pool& pool, const Rows& rows, const Cache& cache, const float* key
 
 void attend(Pool& pool, const Rows& rows, const Cache& cache, const float* q, int64_t heads, float* out) {
     Job job{rows, cache, q, heads, heads / cache.kv_heads, padded(cache.dim), out};
-    int64_t items = rows.tile_count * cache.kv_heads, most_spans = 1;
-    for (int64_t r = 0; r < rows.rows; r++) most_spans = std::max(most_spans, job.spans(r));
+    int64_t spans = 1;
+    for (int64_t r = 0; r < rows.rows; r++) spans = std::max(spans, job.spans(r));
+    bool share_spans = spans > 1 && rows.tile_count < pool.threads() * 8;
+    int64_t items = rows.tile_count * (share_spans ? spans : 1);
+    // All kv heads of a place lie together and are best read together; apart only if threads would else have no work.
+    int64_t parts = items < pool.threads() * 2 ? cache.kv_heads : 1, part_heads = cache.kv_heads / parts;
 
-    if (most_spans == 1 || items >= pool.threads() * 8) {
-        // Enough tiles to share out: each one goes through its spans and keeps its partial results to itself.
-        pool.each(int(items), [&](int item) {
-            int64_t first = rows.tiles[item / cache.kv_heads * 2], count = rows.tiles[item / cache.kv_heads * 2 + 1];
-            int64_t kv_head = item % cache.kv_heads, spans = 1, stride = count * job.group;
-            for (int64_t r = first; r < first + count; r++) spans = std::max(spans, job.spans(r));
+    auto of_tile = [&](int64_t tile) { return std::pair<int64_t, int64_t>(rows.tiles[2 * tile], rows.tiles[2 * tile + 1]); };
+    auto part = [&](int64_t i) { return Heads{i * part_heads, (i + 1) * part_heads}; };
+    if (!share_spans) {
+        // Each piece goes through all spans of its rows and keeps their partial results to itself.
+        pool.each(int(items * parts), [&](int item) {
+            auto [first, count] = of_tile(item / parts);
+            Heads kv = part(item % parts);
+            int64_t size = kv.count() * count * job.group, own_spans = 1;
+            for (int64_t r = first; r < first + count; r++) own_spans = std::max(own_spans, job.spans(r));
             Scratch& s = scratch();
-            float* queries = room(s.queries, size_t(stride * job.width));
-            take_queries(job, first, count, kv_head, queries);
-            std::vector<float> partial(size_t(spans * stride * (job.width + 2)));
-            float *largest = partial.data(), *total = largest + spans * stride, *mixed = total + spans * stride;
-            for (int64_t t = 0; t < spans; t++)
-                attend_span(job, first, count, kv_head, t, queries, largest + t * stride, total + t * stride,
-                            mixed + t * stride * job.width);
-            for (int64_t h = 0; h < stride; h++)
-                combine(job, first + h / job.group, kv_head * job.group + h % job.group, largest + h, total + h,
-                        mixed + h * job.width, stride);
+            float* queries = room(s.queries, size_t(size * job.width));
+            float* records = room(s.records, size_t(own_spans * size * job.record()));
+            take_queries(job, first, count, kv, queries);
+            for (int64_t t = 0; t < own_spans; t++)
+                attend_span(job, first, count, kv, t, queries, records + t * size * job.record());
+            finish(job, first, count, kv, records, size * job.record());
         });
         return;
     }
 
     // Few rows with a long past: spans are shared out, too, and their partial results added up afterwards.
-    int64_t stride = rows.rows * heads;
-    std::vector<float> partial(size_t(most_spans * stride * (job.width + 2)));
-    float *largest = partial.data(), *total = largest + most_spans * stride, *mixed = total + most_spans * stride;
-    pool.each(int(items * most_spans), [&](int item) {
-        int64_t tile = item / most_spans / cache.kv_heads, kv_head = item / most_spans % cache.kv_heads;
-        int64_t span = item % most_spans, first = rows.tiles[tile * 2], count = rows.tiles[tile * 2 + 1];
-        Scratch& s = scratch();
-        float* queries = room(s.queries, size_t(count * job.group * job.width));
-        take_queries(job, first, count, kv_head, queries);
-        int64_t at = span * stride + (first * cache.kv_heads + kv_head * count) * job.group;
-        attend_span(job, first, count, kv_head, span, queries, largest + at, total + at, mixed + at * job.width);
+    int64_t stride = rows.rows * heads * job.record();
+    float* records = room(scratch().records, size_t(spans * stride));
+    pool.each(int(items * parts), [&](int item) {
+        auto [first, count] = of_tile(item / parts / spans);
+        Heads kv = part(item % parts);
+        int64_t span = item / parts % spans, before = (first * heads + kv.begin * count * job.group) * job.record();
+        float* queries = room(scratch().queries, size_t(kv.count() * count * job.group * job.width));
+        take_queries(job, first, count, kv, queries);
+        attend_span(job, first, count, kv, span, queries, records + span * stride + before);
     });
     pool.each(int(rows.tile_count), [&](int tile) {
-        int64_t first = rows.tiles[tile * 2], count = rows.tiles[tile * 2 + 1];
-        for (int64_t r = 0; r < count; r++)
-            for (int64_t h = 0; h < heads; h++) {
-                int64_t kv_head = h / job.group;
-                int64_t at = (first * cache.kv_heads + kv_head * count + r) * job.group + h % job.group;
-                combine(job, first + r, h, largest + at, total + at, mixed + at * job.width, stride);
-            }
+        auto [first, count] = of_tile(tile);
+        finish(job, first, count, Heads{0, cache.kv_heads}, records + first * heads * job.record(), stride);
     });
 }

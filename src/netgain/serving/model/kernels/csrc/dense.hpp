@@ -41,31 +41,26 @@ inline void embed_row(const Matrix& w, int64_t o, float* out) {
 template <bool BF16, int ROWS, int PANELS>
 inline void tile(const char* panel, size_t stride, const float* x, int64_t ins, float* out, int64_t outs, int64_t first) {
     constexpr int V = 2 * PANELS;
-    f32v total[ROWS][V] = {};
-    auto add = [&](const f32v* w, int64_t k) {
-        for (int r = 0; r < ROWS; r++) {
-            f32v input = splat(x[r * ins + k]);
-            for (int v = 0; v < V; v++) total[r][v] = fma(w[v], input, total[r][v]);
-        }
-    };
-    if (BF16) {
-        for (int64_t k = 0; k < ins; k += 2) {
-            u32v both[V];
+    constexpr int STEPS = BF16 ? 2 : 1;  // inputs in a word
+    f32v total[ROWS][V];
+    NG_UNROLL for (int r = 0; r < ROWS; r++)
+        NG_UNROLL for (int v = 0; v < V; v++) total[r][v] = f32v{};
+    for (int64_t k = 0; k < ins; k += STEPS, panel += WIDTH * 4) {
+        // The odd input past the end, if any, meets a zero weight, and is left out because it may lie outside x.
+        int steps = BF16 && k + 1 == ins ? 1 : STEPS;
+        NG_UNROLL for (int step = 0; step < STEPS; step++) {
+            if (step == steps) break;
             f32v w[V];
-            for (int v = 0; v < V; v++) {
-                both[v] = load_as<u32v>(panel + v / 2 * stride + (k / 2 * WIDTH + v % 2 * LANES) * 4);
-                w[v] = as_float(both[v] << 16);
+            NG_UNROLL for (int v = 0; v < V; v++) {
+                u32v word = load_as<u32v>(panel + v / 2 * stride + v % 2 * LANES * 4);
+                w[v] = as_float(!BF16 ? word : step ? word & 0xffff0000u : word << 16);
             }
-            add(w, k);
-            if (k + 1 == ins) break;
-            for (int v = 0; v < V; v++) w[v] = as_float(both[v] & 0xffff0000u);
-            add(w, k + 1);
-        }
-    } else {
-        for (int64_t k = 0; k < ins; k++) {
-            f32v w[V];
-            for (int v = 0; v < V; v++) w[v] = load_as<f32v>(panel + v / 2 * stride + (k * WIDTH + v % 2 * LANES) * 4);
-            add(w, k);
+            NG_UNROLL for (int r = 0; r < ROWS; r++) {
+                f32v input = splat(x[r * ins + k + step]);
+                NG_UNROLL for (int v = 0; v < V; v++) {
+                    total[r][v] = fma(w[v], input, total[r][v]);
+                }
+            }
         }
     }
     for (int r = 0; r < ROWS; r++)

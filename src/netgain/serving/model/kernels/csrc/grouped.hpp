@@ -179,6 +179,7 @@ inline void sums_q4_1(const uint8_t* w, const int8_t* x, int64_t ins, const int3
             total[r] = _mm256_add_epi16(total[r], _mm256_maddubs_epi16(a, xa));
             total[r] = _mm256_add_epi16(total[r], _mm256_maddubs_epi16(b, xb));
 #endif
+            NG_HERE(total[r]);
         }
     }
     for (int r = 0; r < ROWS; r++) {
@@ -237,6 +238,7 @@ inline void sums_q8_0(const uint8_t* w, const int8_t* x, int64_t ins, const int3
         for (int r = 0; r < ROWS; r++) {
             __m256i input = _mm256_sign_epi8(_mm256_set1_epi32(four(x + r * ins + 4 * s)), a);
             total[r] = _mm256_add_epi32(total[r], _mm256_madd_epi16(_mm256_maddubs_epi16(size, input), ones));
+            NG_HERE(total[r]);
         }
     }
     for (int r = 0; r < ROWS; r++) out[r] = (i32v)total[r];

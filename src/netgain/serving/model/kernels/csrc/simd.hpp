@@ -24,6 +24,19 @@ constexpr int LANES = 8;
 #define NG_AVX2 1
 #endif
 
+// Computes `v` at this place: GCC would else put sums off until it runs out of registers and spills what they add up.
+#if defined(__x86_64__)
+#define NG_HERE(v) asm("" : "+x"(v))
+#else
+#define NG_HERE(v) (void)(v)
+#endif
+
+#if defined(__clang__)
+#define NG_UNROLL _Pragma("unroll")
+#else
+#define NG_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 typedef float f32v __attribute__((vector_size(LANES * 4)));
 typedef int32_t i32v __attribute__((vector_size(LANES * 4)));
 typedef uint32_t u32v __attribute__((vector_size(LANES * 4)));
@@ -83,6 +96,26 @@ static inline float sum(f32v v) {
 #endif
 }
 
+// The sums, as above, of LANES vectors, one per lane.
+static inline f32v sums(const f32v (&v)[LANES]) {
+#if defined(NG_AVX2)
+    // Two vectors' halves are added side by side, so that 8 sums take 7 additions instead of 24.
+    auto halves = [](f32v a, f32v b) {
+        __m256 x = (__m256)a, y = (__m256)b;
+        return _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
+    };
+    auto pairs = [](__m256 x, __m256 y) {
+        return _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x44), _mm256_shuffle_ps(x, y, 0xee));
+    };
+    __m256 a = pairs(halves(v[0], v[4]), halves(v[1], v[5])), b = pairs(halves(v[2], v[6]), halves(v[3], v[7]));
+    return (f32v)_mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+#else
+    f32v out;
+    for (int i = 0; i < LANES; i++) out[i] = sum(v[i]);
+    return out;
+#endif
+}
+
 static inline float largest(f32v v) {
     float a[LANES];
     std::memcpy(a, &v, sizeof a);
@@ -91,7 +124,13 @@ static inline float largest(f32v v) {
     return a[0];
 }
 
-static inline f32v widen_bf16(u16v v) { return as_float(__builtin_convertvector(v, u32v) << 16); }
+static inline f32v widen_bf16(u16v v) {
+#if defined(NG_AVX2)  // GCC 12 would convert in two halves
+    return (f32v)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)v), 16);
+#else
+    return as_float(__builtin_convertvector(v, u32v) << 16);
+#endif
+}
 static inline float widen_bf16(uint16_t v) {
     uint32_t bits = uint32_t(v) << 16;
     float out;
