@@ -31,7 +31,7 @@ from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.facts import Facts
 from netgain.errors import Unavailable
 from netgain.measuring.client.options import Options
-from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.client.record import ClientRecord, ErrorKind
 from netgain.measuring.client.run import Progress, Run, run
 from netgain.measuring.quality.repetition import is_looped
 from netgain.measuring.workload.arrivals import Closed
@@ -79,6 +79,8 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         model, server = await served_model(baseline.url)
         options = Options(timeout_s=settings.request_timeout_s, server_record=True, server_tokens=True)
         recorded = await _record_baseline(baseline, items, model, options, settings, narrator)
+        answered = {record.item_id for record in recorded.records if record.ok}
+        used = tuple(item for item in items if item.id in answered)
         narrator.phase("measuring what a step costs")
         cost, missing = await measure_step_cost(baseline.url)
         facts = Facts(
@@ -102,7 +104,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seconds=0.0,
             first_verdict_s=None,
-            asked=_asked(settings, workload, items),
+            asked=_asked(settings, workload, used),
             context=context(),
             server=server,
             decomposition=facts.decomposition,
@@ -123,11 +125,11 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             deploy_note=None,
             server_client_gap_s=_gap(recorded.records),
             looped_baseline=looped_share(recorded.records),
-            cannot_show=cannot_show(settings, items),
+            cannot_show=cannot_show(settings, items, used),
         )
         outcome = base
         if best is not None:
-            outcome = await _try(best, base, baseline, stack, items, model, options, slo, settings, narrator, began_s)
+            outcome = await _try(best, base, baseline, stack, used, model, options, slo, settings, narrator, began_s)
     return msgspec.structs.replace(outcome, seconds=time.monotonic() - began_s)
 
 
@@ -152,7 +154,8 @@ async def _try(
         f"({', '.join(f'{name}={value}' for name, value in prediction.setting.items())})"
     )
     switch = chosen.switch_on(ENGINE, prediction.setting)
-    form = settings.form
+    request_s = base.decomposition.e2e_s
+    form = settings.form.fitted(request_s, settings.concurrency)
     arms: dict[str, Arm] = {BASELINE: baseline, CANDIDATE: _launch(stack, settings, CANDIDATE, switch.flags)}
     if form.control:
         arms[CONTROL] = _launch(stack, settings, CONTROL, ("--speculation", "none"))
@@ -166,7 +169,12 @@ async def _try(
         sweeps=form.sweeps,
         with_control=form.control,
     )
-    narrator.phase(f"experiment: {len(design.groups)} groups of prompts, both servers in turn", design.blocks)
+    expected_s = form.expected_s(request_s, settings.concurrency)
+    narrator.phase(
+        f"experiment: {len(design.groups)} groups of {form.group_size} prompts, servers in turn (at most about "
+        f"{expected_s / 60:.1f} min)",
+        design.blocks,
+    )
 
     def on_block(block: Block, total: int) -> None:
         narrator.step(f"{block.arm}, {block.seconds:.1f} s")
@@ -228,12 +236,13 @@ async def _record_baseline(
     def on_progress(progress: Progress) -> None:
         narrator.step(progress.last.item_id)
 
-    recorded = await run(
-        baseline.url, model, items, Closed(settings.concurrency), with_salt(options, salt), on_progress
-    )
+    limited = msgspec.structs.replace(with_salt(options, salt), deadline_s=settings.form.recording_s)
+    recorded = await run(baseline.url, model, items, Closed(settings.concurrency), limited, on_progress)
+    in_time = tuple(record for record in recorded.records if record.error_kind is not ErrorKind.DEADLINE)
+    recorded = msgspec.structs.replace(recorded, records=in_time)
     if not any(record.ok for record in recorded.records):
-        first = next(record for record in recorded.records if not record.ok)
-        raise Unavailable(f"the baseline answered none of {len(recorded.records)} requests; the first: {first.error}")
+        first = next((record.error for record in recorded.records), "no request ended in time")
+        raise Unavailable(f"the baseline answered none of {len(items)} requests; the first: {first}")
     return recorded
 
 
@@ -253,8 +262,8 @@ def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
     )
 
 
-def cannot_show(settings: Settings, items: Sequence[Item]) -> tuple[str, ...]:
-    """What this form of the run leaves open, whatever its verdict."""
+def cannot_show(settings: Settings, items: Sequence[Item], used: Sequence[Item]) -> tuple[str, ...]:
+    """What this form of the run leaves open, whatever its verdict. `used` of `items` were answered in time."""
     form = settings.form
     said_so = [
         f"Other loads: {settings.concurrency} request(s) in flight, the next sent when one ends (closed loop). Queueing at a "
@@ -273,9 +282,13 @@ def cannot_show(settings: Settings, items: Sequence[Item]) -> tuple[str, ...]:
             f"Long outputs: they were cut at {form.output_tokens} tokens. What is copied late in an answer is missing, and "
             "prefill weighs more than it would."
         )
-    if len(items) < 100:
+    if len(used) < len(items):
         said_so.append(
-            f"Rare events: {len(items)} prompts cannot show a p99 of requests; tails above are those of these prompts."
+            f"{len(items) - len(used)} of {len(items)} prompts: the baseline did not answer them within the time of this form."
+        )
+    if len(used) < 100:
+        said_so.append(
+            f"Rare events: {len(used)} prompts cannot show a p99 of requests; tails above are those of these prompts."
         )
     return tuple(said_so)
 

@@ -12,6 +12,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     """How much is measured. `groups` of `group_size` prompts each are measured A B B A, `sweeps` times over.
 
     `output_tokens` caps outputs (None: as the workload says). `control`: a second start of the baseline runs beside.
+    On a slow machine `recording_s` ends the recording of the baseline early, and groups shrink until the experiment
+    should fit `experiment_s`; their number, which the statistics need, stays. None = as long as it takes.
     """
 
     groups: int
@@ -19,9 +21,28 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     sweeps: int
     output_tokens: int | None
     control: bool
+    recording_s: float | None = None
+    experiment_s: float | None = None
+
+    @property
+    def blocks_per_group(self) -> int:
+        return (6 if self.control else 4) * self.sweeps
+
+    def expected_s(self, request_s: float, concurrency: int) -> float:
+        """How long the experiment takes if every request of either arm takes `request_s`."""
+        return self.groups * self.group_size * self.blocks_per_group * request_s / concurrency
+
+    def fitted(self, request_s: float, concurrency: int) -> "Form":
+        """The same form with groups small enough for its time limit."""
+        if self.experiment_s is None:
+            return self
+        one = msgspec.structs.replace(self, group_size=1).expected_s(request_s, concurrency)
+        smallest = min(self.group_size, concurrency)
+        size = max(smallest, min(self.group_size, int(self.experiment_s / one))) if one > 0.0 else self.group_size
+        return msgspec.structs.replace(self, group_size=size)
 
 
-QUICK = Form(groups=8, group_size=3, sweeps=1, output_tokens=64, control=False)
+QUICK = Form(groups=8, group_size=3, sweeps=1, output_tokens=64, control=False, recording_s=50.0, experiment_s=110.0)
 FULL = Form(groups=12, group_size=4, sweeps=2, output_tokens=None, control=True)
 
 

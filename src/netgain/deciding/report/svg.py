@@ -1,4 +1,4 @@
-"""The pictures of the report as inline SVG: no script, no network, colours from the page's style so that they follow light and dark.
+"""The pictures of the report as inline SVG: no script, no network, colours from the page's style (light and dark).
 
 Every number in a picture also stands in a table of the page; pictures carry a title for screen readers.
 """
@@ -30,7 +30,8 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") 
 
 def _rect(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
     told = f"<title>{escape(tip)}</title>" if tip else ""
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{height:.1f}" class="{kind}" rx="2">{told}</rect>'
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{height:.1f}"'
+    return f'<rect {place} class="{kind}" rx="2">{told}</rect>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

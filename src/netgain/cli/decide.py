@@ -1,0 +1,68 @@
+"""`netgain decide`: the main job in one command."""
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from netgain.deciding.decide.loop import decide as run_loop
+from netgain.deciding.decide.settings import Settings
+from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
+from netgain.deciding.report.progress import TerminalProgress
+from netgain.deciding.report.terminal import print_summary
+from netgain.deciding.report.write import write_report
+
+
+def decide(
+    model: Annotated[str, typer.Option(help="'default', a folder, a .gguf file or a Hugging Face id.")] = "default",
+    workload: Annotated[
+        str, typer.Option(help="edit, chat, shared-prefix, or the path of a JSONL file with your own prompts.")
+    ] = "edit",
+    concurrency: Annotated[int, typer.Option(help="Requests in flight.")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick/--full", help="One server start per arm, few prompts, short outputs: minutes.")
+    ] = False,
+    technique: Annotated[
+        str | None, typer.Option(help="Try this technique instead of the one with the highest predicted gain.")
+    ] = None,
+    slo: Annotated[
+        str | None, typer.Option(help="Limits that must hold, such as ttft=500ms,itl.p99=50ms (p95 where not said).")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="Overrides the workload's; 0 is greedy.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Cut outputs at this many tokens.")] = None,
+    minimum_effect: Annotated[
+        float, typer.Option(help="A gain below this share of time is not worth adopting.")
+    ] = MINIMUM_EFFECT,
+    seed: Annotated[int, typer.Option(help="Of sampling and of the statistics.")] = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A server setting for both arms. May be repeated."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for report.html, decision.json and logs.", show_default=False)
+    ] = None,
+) -> None:
+    """Measure a baseline, try the technique that should help most, and say whether it pays."""
+    console = Console()
+    folder = output or Path("netgain-reports") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{Path(workload).stem}"
+    settings = Settings(
+        output=folder,
+        model=model,
+        workload=workload,
+        concurrency=concurrency,
+        quick=quick,
+        technique=technique,
+        seed=seed,
+        slo=slo,
+        temperature=temperature,
+        minimum_effect=minimum_effect,
+        output_tokens=max_tokens,
+        serve_flags=tuple(part for setting in set_ or () for part in ("--set", setting)),
+    )
+    with TerminalProgress(console) as progress:
+        outcome = run_loop(settings, progress)
+    report = write_report(outcome, folder)
+    print_summary(outcome, console)
+    console.print(f"[bold]Report:[/] {report}", soft_wrap=True)
