@@ -1,18 +1,24 @@
-"""What the ledger costs, and how much of a request's time it cannot name, on the default model.
+"""What the ledger costs, how much of a request's time it cannot name, and whether a client agrees, on the default model.
 
-python -m benchmarks.ledger [--json FILE]. An engine in this process decodes 16 requests at once, without and with n-gram
-drafts; what the HTTP process does per request and per token is timed on the same records. Cost = time inside the ledger /
-wall time of the steps.
+python -m benchmarks.ledger [--json FILE]. Cost: an engine in this process decodes 16 requests at once, without and with
+n-gram drafts; what the HTTP process does per request and per token is timed on the same records; the figure is the time
+inside the ledger over the wall time of the steps. Completeness: `netgain serve` on loopback, at 1 and at 16 requests at once:
+`unattributed_ratio` is the unnamed part of the requests' time, `server_client_gap_ms` what the client measured beyond the
+server's own sum (median at 1 request at once, opening the connection not counted).
 """
 
 import asyncio
+import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import aiohttp
 import msgspec
 
 from benchmarks import _report
+from netgain.deciding.experiment.launched import LaunchedNetgain
 from netgain.ledger.clock import WallClock
 from netgain.ledger.collector import Collector
 from netgain.ledger.export import JsonlWriter
@@ -20,6 +26,12 @@ from netgain.ledger.prometheus import Exporter
 from netgain.ledger.records import EngineTrace, RequestRecord
 from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import tile
+from netgain.measuring.client.endpoint import list_models
+from netgain.measuring.client.options import Options
+from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.client.run import run
+from netgain.measuring.workload.arrivals import Closed
+from netgain.measuring.workload.load import load_workload
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.request import Request, SamplingParams
 from netgain.serving.runtime.build import build_engine
@@ -35,21 +47,79 @@ PROMPT = (
 )
 
 
+SERVER_START_S = 300.0
+REQUESTS = {1: 12, CONCURRENCY: 32}  # requests by how many run at once
+
+
 def main() -> None:
     arguments = _report.arguments(__doc__).parse_args()
     figures: dict[str, _report.Figure] = {}
-    for name, speculation in (("", SpeculationSettings()), ("_ngram", SpeculationSettings(method="ngram"))):
-        tally = asyncio.run(measure(EngineConfig(speculation=speculation)))
+    costs = []
+    for name, speculation in (("plain", SpeculationSettings()), ("ngram", SpeculationSettings(method="ngram"))):
+        tally = asyncio.run(measure_cost(EngineConfig(speculation=speculation)))
+        costs.append((tally.engine_s + tally.http_s) / tally.step_s)
         figures |= {
-            f"ledger_cost_ratio{name}": (tally.engine_s + tally.http_s) / tally.step_s,
-            f"ledger_engine_us_per_step{name}": tally.engine_s / tally.steps * 1e6,
-            f"ledger_http_us_per_token{name}": tally.http_s / tally.tokens * 1e6,
-            f"step_ms{name}": tally.step_s / tally.steps * 1e3,
-            f"unattributed_ratio_engine{name}": tally.unattributed_s / tally.request_s,
+            f"ledger_cost_ratio_{name}": costs[-1],
+            f"ledger_engine_us_per_step_{name}": tally.engine_s / tally.steps * 1e6,
+            f"ledger_http_us_per_token_{name}": tally.http_s / tally.tokens * 1e6,
+            f"step_ms_{name}": tally.step_s / tally.steps * 1e3,
         }
-    figures["ledger_cost_ratio"] = max(figures["ledger_cost_ratio"], figures["ledger_cost_ratio_ngram"])
+    served = asyncio.run(serve())
+    for concurrency, records in served.items():
+        figures |= {
+            f"unattributed_ratio_c{concurrency}": _unattributed(records),
+            f"server_client_gap_ms_c{concurrency}": statistics.median(map(_gap_s, records)) * 1e3,
+            f"server_client_gap_max_ms_c{concurrency}": max(map(_gap_s, records)) * 1e3,
+        }
+    figures = {
+        "ledger_cost_ratio": max(costs),
+        "unattributed_ratio": _unattributed([record for records in served.values() for record in records]),
+        "server_client_gap_ms": figures["server_client_gap_ms_c1"],
+        **figures,
+    }
     context = {"concurrency": CONCURRENCY, "output_tokens": OUTPUT_TOKENS}
     _report.write(arguments.json, figures, context, "The ledger's cost and completeness")
+
+
+async def serve() -> dict[int, list[ClientRecord]]:
+    """What the client saw of a real server, by concurrency; a first run warms it up."""
+    items = [
+        msgspec.structs.replace(item, max_tokens=OUTPUT_TOKENS, ignore_eos=True) for item in load_workload("chat").items
+    ]
+    options = Options(server_record=True)
+    records: dict[int, list[ClientRecord]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        server = LaunchedNetgain("benchmark", ("default",), Path(folder) / "server.log")
+        try:
+            await server.start()
+            await server.ready(SERVER_START_S)
+            model = await _model(server.url)
+            await run(server.url, model, items[-2:], Closed(1), options)
+            for concurrency, count in REQUESTS.items():
+                done = await run(server.url, model, items[:count], Closed(concurrency), options)
+                records[concurrency] = [record for record in done.records if record.ok and record.server is not None]
+                if len(records[concurrency]) < count:
+                    raise SystemExit(f"{count - len(records[concurrency])} of {count} requests failed: {done.records}")
+        finally:
+            await server.stop()
+    return records
+
+
+async def _model(url: str) -> str:
+    async with aiohttp.ClientSession() as session:
+        return (await list_models(session, url))[0].id
+
+
+def _gap_s(record: ClientRecord) -> float:
+    """What the client measured beyond the server's sum."""
+    assert record.server is not None
+    return record.finished_s - record.sent_s - (record.connect_s or 0.0) - sum(record.server.stages.values())
+
+
+def _unattributed(records: Sequence[ClientRecord]) -> float:
+    stages = [record.server.stages for record in records if record.server is not None]
+    total_s = sum(sum(seconds.values()) for seconds in stages)
+    return sum(seconds.get(Stage.UNATTRIBUTED, 0.0) for seconds in stages) / total_s
 
 
 class Tally(NamedTuple):
@@ -60,11 +130,9 @@ class Tally(NamedTuple):
     step_s: float
     engine_s: float
     http_s: float
-    request_s: float
-    unattributed_s: float
 
 
-async def measure(config: EngineConfig) -> Tally:
+async def measure_cost(config: EngineConfig) -> Tally:
     """Serve two rounds of CONCURRENCY requests; the second is timed."""
     clock, collector = WallClock(), Collector()
     built = build_engine(config, clock, collector)
@@ -94,7 +162,7 @@ async def _round(
         engine.submit(Request(id=f"{name}-{index}", prompt=prompt, sampling=sampling, received_s=clock.now()))
     received_s = clock.now()
     steps = tokens = 0
-    step_s = engine_s = http_s = request_s = unattributed_s = 0.0
+    step_s = engine_s = http_s = 0.0
     while engine.has_work:
         outputs = await engine.step()
         ended_s = clock.now()
@@ -109,12 +177,8 @@ async def _round(
             if output.trace is not None:
                 http.request(_record(output.request_id, output.trace, received_s, ended_s))
             http_s += clock.now() - began_s
-        for output in outputs:
-            if output.trace is not None:
-                request_s += ended_s - received_s
-                unattributed_s += tile(output.trace.intervals, received_s, ended_s).get(Stage.UNATTRIBUTED, 0.0)
         exporter.engine({**msgspec.structs.asdict(engine.stats()), **collector.counters()})
-    return Tally(steps, tokens, step_s, engine_s, http_s, request_s, unattributed_s)
+    return Tally(steps, tokens, step_s, engine_s, http_s)
 
 
 def _record(request_id: str, trace: EngineTrace, received_s: float, finished_s: float) -> RequestRecord:
