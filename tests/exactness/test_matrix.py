@@ -56,75 +56,74 @@ def alone(plain) -> dict[tuple[str, int], tuple[int, ...]]:
 def same(alone, law: str, completions: list[Completion]) -> None:
     for index, completion in enumerate(completions):
         assert completion.error is None
-        assert completion.output_ids == alone[law, index], f"prompt {index}"
+        assert completion.output_ids == alone[law, index], f"{law}, prompt {index}"
 
 
-def both():
-    return pytest.mark.parametrize("law", SAMPLING)
-
-
-@both()
-def test_again(plain, alone, law):
-    for index, prompt in enumerate(PROMPTS):
-        assert plain.generate([prompt], SAMPLING[law])[0].output_ids == alone[law, index]
-
-
-@both()
-def test_batched_with_neighbours_of_other_parameters(plain, alone, law):
+def crowd(llm: LLM, law: str) -> list[Completion]:
+    """The prompts among neighbours of other parameters, all at once; their completions."""
     sampling = [SAMPLING[law]] * len(PROMPTS) + [NEIGHBOUR] * len(NEIGHBOURS)
-    same(alone, law, plain.generate([*PROMPTS, *NEIGHBOURS], sampling)[: len(PROMPTS)])
+    return llm.generate([*PROMPTS, *NEIGHBOURS], sampling)[: len(PROMPTS)]
 
 
-@both()
+def one_by_one(llm: LLM, law: str) -> list[Completion]:
+    return [llm.generate([prompt], SAMPLING[law])[0] for prompt in PROMPTS]
+
+
+def test_again(plain, alone):
+    for law in SAMPLING:
+        same(alone, law, one_by_one(plain, law))
+
+
+def test_batched_with_neighbours_of_other_parameters(plain, alone):
+    for law in SAMPLING:
+        same(alone, law, crowd(plain, law))
+
+
 @pytest.mark.parametrize("budget", [7, 16])
-def test_chunked(default_model_path, dtype, alone, law, budget):
+def test_chunked(default_model_path, dtype, alone, budget):
     settings = {"scheduler__max_batch_tokens": budget, "scheduler__max_running": 4}
     with engine(default_model_path, model__dtype=dtype, cache__prefix_caching=False, **settings) as llm:
-        same(alone, law, llm.generate(PROMPTS, SAMPLING[law]))
+        for law in SAMPLING:
+            same(alone, law, llm.generate(PROMPTS, SAMPLING[law]))
 
 
-@both()
-def test_prefix_cached(default_model_path, dtype, alone, law):
+def test_prefix_cached(default_model_path, dtype, alone):
     with engine(default_model_path, model__dtype=dtype) as llm:
-        llm.generate(PROMPTS, SAMPLING[law])
-        warm = llm.generate(PROMPTS, SAMPLING[law])
-        assert all(completion.trace.cached_tokens > 0 for completion in warm)
-        same(alone, law, warm)
+        llm.generate(PROMPTS, SAMPLING["greedy"])
+        for law in SAMPLING:
+            warm = llm.generate(PROMPTS, SAMPLING[law])
+            assert all(completion.trace.cached_tokens > 0 for completion in warm)
+            same(alone, law, warm)
 
 
-@both()
-def test_preempted(default_model_path, dtype, alone, law):
+def test_preempted(default_model_path, dtype, alone):
     with engine(default_model_path, model__dtype=dtype, cache__kv_tokens=144, cache__prefix_caching=False) as llm:
-        completions = llm.generate(PROMPTS, SAMPLING[law])
-        assert any(completion.trace.preemptions for completion in completions)
-        same(alone, law, completions)
-
-
-@both()
-@pytest.mark.parametrize("batched", [False, True])
-def test_ngram_coupled(default_model_path, dtype, alone, law, batched):
-    with engine(default_model_path, model__dtype=dtype, speculation__method="ngram", speculation__lookup_min=1) as llm:
-        if batched:
+        for law in SAMPLING:
             completions = llm.generate(PROMPTS, SAMPLING[law])
-        else:
-            completions = [llm.generate([prompt], SAMPLING[law])[0] for prompt in PROMPTS]
-        drafts = [completion.trace.drafts for completion in completions]
-        assert sum(sum(d.accepted) for d in drafts) > 0
-        assert sum(sum(d.drafted) - sum(d.accepted) for d in drafts) > 0, "no rollback was exercised"
-        same(alone, law, completions)
+            assert any(completion.trace.preemptions for completion in completions)
+            same(alone, law, completions)
 
 
-@both()
-def test_one_thread(default_model_path, dtype, alone, law):
+def test_ngram_coupled(default_model_path, dtype, alone):
+    with engine(default_model_path, model__dtype=dtype, speculation__method="ngram", speculation__lookup_min=1) as llm:
+        for law in SAMPLING:
+            for completions in (one_by_one(llm, law), crowd(llm, law)):
+                drafts = [completion.trace.drafts for completion in completions]
+                assert sum(sum(d.accepted) for d in drafts) > 0
+                assert sum(sum(d.drafted) - sum(d.accepted) for d in drafts) > 0, "no rollback was exercised"
+                same(alone, law, completions)
+
+
+def test_one_thread(default_model_path, dtype, alone):
     with engine(default_model_path, model__dtype=dtype, model__threads=1, cache__prefix_caching=False) as llm:
-        same(alone, law, llm.generate(PROMPTS, SAMPLING[law]))
+        for law in SAMPLING:
+            same(alone, law, llm.generate(PROMPTS, SAMPLING[law]))
 
 
-@both()
-def test_everything_at_once(default_model_path, dtype, alone, law):
+def test_everything_at_once(default_model_path, dtype, alone):
     settings = {"scheduler__max_batch_tokens": 24, "scheduler__max_running": 3, "speculation__method": "ngram"}
     with engine(default_model_path, model__dtype=dtype, cache__kv_tokens=256, model__threads=1, **settings) as llm:
-        for _ in range(2):
-            sampling = [SAMPLING[law]] * len(PROMPTS) + [NEIGHBOUR] * len(NEIGHBOURS)
-            same(alone, law, llm.generate([*PROMPTS, *NEIGHBOURS], sampling)[: len(PROMPTS)])
-            llm.built.engine.check()
+        for law in SAMPLING:
+            for _ in range(2):
+                same(alone, law, crowd(llm, law))
+                llm.built.engine.check()

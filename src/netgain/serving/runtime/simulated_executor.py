@@ -1,35 +1,49 @@
-"""Runs batches on a cost model and a virtual clock instead of weights: the scheduler above it is the real one."""
+"""Runs batches on measured step costs and a virtual clock instead of weights: the scheduler above it is the real one."""
 
-from collections.abc import Callable
-
+from netgain.cost.step_cost import StepCost
 from netgain.ledger.clock import Clock
+from netgain.ledger.stage import Stage
 from netgain.serving.engine.batch import Batch, Segment, SegmentResult, StepResult
 from netgain.serving.engine.noise import uniform
 
-ACCEPT_LANE = 7  # of the noise: keeps simulated acceptance apart from any draw of a sampler
+ACCEPT_LANE = 7  # of the noise: simulated acceptance is apart from any draw of a sampler
 
 
 class SimulatedExecutor:
     """Sleeps for what a step should cost, then answers with filler tokens.
 
-    A draft is accepted with probability `acceptance`, independently of the others (stated wherever results are shown);
-    lengths are governed by max_tokens alone, since no filler token ends a text.
+    A draft is accepted with probability `acceptance`, independently of the others; lengths follow max_tokens alone, since
+    no filler token ends a text. Both are to be stated wherever results are shown. `outside` counts the steps whose cost
+    lay outside the measured range, so that the nearest measured cost stands in.
     """
 
-    def __init__(
-        self, clock: Clock, seconds: Callable[[Batch], float], *, filler: int = 0, acceptance: float = 0.0
-    ) -> None:
+    def __init__(self, clock: Clock, cost: StepCost, *, filler: int = 0, acceptance: float = 0.0) -> None:
+        self.outside = 0
         self._clock = clock
-        self._seconds = seconds
+        self._cost = cost
         self._filler = filler
         self._acceptance = acceptance
 
     async def execute(self, batch: Batch) -> StepResult:
-        await self._clock.sleep(self._seconds(batch))
+        await self._clock.sleep(self.seconds(batch))
         return StepResult(tuple(self._answer(segment) for segment in batch.segments))
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def seconds(self, batch: Batch) -> float:
+        """Prompt chunks and the group of decoding requests cost what each was measured to cost alone; all but one of them
+        save the cost of a plain decode step, since the weights are read once per step."""
+        decoding = [segment for segment in batch.segments if segment.stage is not Stage.PREFILL]
+        parts = [self._cost.prefill(len(s.tokens), s.start) for s in batch.segments if s.stage is Stage.PREFILL]
+        if decoding:
+            size = len(decoding)
+            tokens = max(1, round(sum(len(s.tokens) for s in decoding) / size))
+            context = round(sum(s.start for s in decoding) / size)
+            parts.append(self._cost.verify(size, tokens, context))
+        self.outside += any(not part.inside for part in parts)
+        shared_s = self._cost.verify(1, 1, 0).seconds * (len(parts) - 1)
+        return max(max(part.seconds for part in parts), sum(part.seconds for part in parts) - shared_s)
 
     def _answer(self, segment: Segment) -> SegmentResult:
         choices = []
