@@ -156,8 +156,8 @@ def start_server() -> Callable[..., AbstractContextManager[Server]]:
 
 
 @pytest.fixture(scope="module")
-def server(chain_model: Any, records_file: Path) -> Iterator[Server]:
-    """Two places in the batch, a queue of six, and short deadlines for a hung engine."""
+def server(chain_model: Any, records_file: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Two places in the batch, a queue of six, short deadlines for a hung engine, and the module's SERVER_SETTINGS."""
     settings = (
         "engine.model.kernels=torch",
         "engine.model.threads=1",
@@ -167,6 +167,7 @@ def server(chain_model: Any, records_file: Path) -> Iterator[Server]:
         "fleet.heartbeat_s=0.1",
         "limits.max_body_bytes=65536",
         "limits.max_choices=4",
+        *getattr(request.module, "SERVER_SETTINGS", ()),
     )
     options = [item for setting in settings for item in ("--set", setting)]
     with _running_server(str(chain_model.folder), "--records", str(records_file), *options) as started:

@@ -199,6 +199,7 @@ class Exchange(Response):
 
     async def _give_up(self) -> None:
         """End what still runs, and wait for the engine's last words about it, so that the records are whole."""
+        since_s = time.monotonic()
         for ticket in self._tickets:
             ticket.abort()
         submitted = {ticket.request_id for ticket in self._tickets}
@@ -212,6 +213,7 @@ class Exchange(Response):
                         self._choices[event.request_id].lose(str(event.error))
         for choice in self._choices.values():
             choice.give_up()
+        self._timeline.add(Stage.RESPOND, since_s, time.monotonic())
 
     def _write_records(self) -> None:
         """One record for every choice that the engine took on."""

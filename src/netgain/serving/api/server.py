@@ -28,7 +28,7 @@ async def run_server(config: ServerConfig, announce: Callable[[str], None]) -> N
 
     Raises UsageError (port in use, model or setting that cannot work) or Unavailable (model fetch, engine start).
     """
-    listener = _bind(config.host, config.port)
+    listener = _bind(config.host, config.port, config.send_buffer_bytes)
     with contextlib.closing(listener):
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -56,7 +56,10 @@ async def run_server(config: ServerConfig, announce: Callable[[str], None]) -> N
                     )
                 )
                 serving = asyncio.create_task(server.serve(sockets=[listener]))
-                announce(_url(listener))
+                while not (server.started or serving.done()):
+                    await asyncio.sleep(0.01)
+                if server.started:
+                    announce(_url(listener))
                 await _unless(stop, asyncio.shield(serving))
                 await fleet.close()  # open streams end with an error event, so that their connections can close
                 server.should_exit = True
@@ -100,7 +103,7 @@ async def _unless(stop: asyncio.Event, work: "Coroutine[Any, Any, Any] | asyncio
         stopped.cancel()
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int, send_buffer_bytes: int | None) -> socket.socket:
     """A socket that holds the port but does not listen yet: until the engine is ready, clients are refused at once."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -111,6 +114,8 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if send_buffer_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)  # connections inherit it
         listener.bind(address)
     except OSError as error:
         listener.close()

@@ -148,6 +148,11 @@ class ServerConfig(Settings):
     records: str | None = Field(
         default=None, min_length=1, description="JSONL file that request records are appended to"
     )
+    send_buffer_bytes: int | None = Field(
+        default=None,
+        ge=1024,
+        description="kernel buffer per connection; what it holds counts as accepted by the client",
+    )
     limits: LimitSettings = LimitSettings()
     fleet: FleetSettings = FleetSettings()
     engine: EngineConfig = EngineConfig()

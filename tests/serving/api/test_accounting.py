@@ -1,0 +1,132 @@
+"""The time of every request is accounted for: its record tiles it, and agrees with what the client saw."""
+
+import json
+import socket
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from netgain.ledger.export import read_jsonl
+from netgain.ledger.stage import Stage
+
+CLIENT_PAUSE_S = 0.5
+
+
+# What the kernel holds for a client counts as accepted by it, so that has to be little here.
+SERVER_SETTINGS = ("send_buffer_bytes=4096",)
+
+
+def newest(records_file):
+    """The last record, once it is written (after the answer's last byte)."""
+    time.sleep(0.1)
+    return read_jsonl(records_file).records[-1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stages_tile_the_request_and_agree_with_the_client(server, records_file, stream):
+    server.ask(False, "s")
+    started = time.monotonic()
+    server.ask(False, "l", max_tokens=100, stream=stream)
+    client_s = time.monotonic() - started
+    record = newest(records_file)
+    server_s = record.finished_s - record.received_s
+    assert sum(record.stages.values()) == pytest.approx(server_s)
+    assert record.stages.get(Stage.UNATTRIBUTED, 0.0) < 0.01 * server_s
+    assert record.output_tokens == 100
+    assert sum(record.ttft_stages.values()) == pytest.approx(record.first_token_s - record.received_s)
+    assert started < record.received_s < record.first_token_s < record.finished_s < started + client_s
+    assert client_s - server_s < 0.05  # connecting, and a busy machine
+
+
+def test_a_client_that_does_not_read_is_blamed_for_it(server, records_file):
+    tokens = 200
+    made = server.metric("netgain_output_tokens_total") + tokens
+    data = json.dumps({"prompt": "l", "temperature": 0, "max_tokens": tokens, "stream": True}).encode()
+    url = urlsplit(server.url)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        client.settimeout(30)
+        client.connect((url.hostname, url.port))
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+        deadline = time.monotonic() + 30
+        while server.metric("netgain_output_tokens_total") < made and time.monotonic() < deadline:
+            time.sleep(0.05)  # the engine finishes, the answer waits in the server
+        time.sleep(CLIENT_PAUSE_S)
+        received = b""
+        while b"[DONE]" not in received:
+            received = received[-64:] + client.recv(65536)
+    record = newest(records_file)
+    assert record.stages[Stage.CLIENT_BLOCKED] > CLIENT_PAUSE_S
+    assert record.stages.get(Stage.UNATTRIBUTED, 0.0) < 0.01 * (record.finished_s - record.received_s)
+
+
+def test_a_slowly_sent_body_is_the_clients_time(server, records_file):
+    data = json.dumps({"prompt": "s", "temperature": 0}).encode()
+    url = urlsplit(server.url)
+    with socket.create_connection((url.hostname, url.port), timeout=30) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data[:5])
+        time.sleep(CLIENT_PAUSE_S)
+        client.sendall(data[5:])
+        client.recv(65536)
+    record = newest(records_file)
+    assert record.stages[Stage.CLIENT_BLOCKED] == pytest.approx(CLIENT_PAUSE_S, abs=0.05)
+    assert record.ttft_stages[Stage.CLIENT_BLOCKED] == pytest.approx(CLIENT_PAUSE_S, abs=0.05)
+
+
+def test_a_request_that_waits_for_its_place_is_queued(server, records_file):
+    busy = []
+    url = urlsplit(server.url)
+    data = json.dumps({"prompt": "l", "temperature": 0, "max_tokens": 150}).encode()
+    for _ in range(2):
+        client = socket.create_connection((url.hostname, url.port), timeout=30)
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+        busy.append(client)
+    while server.metric("netgain_requests_running") < 2:
+        time.sleep(0.02)
+    started = time.monotonic()
+    server.ask(False, "s")
+    waited_s = time.monotonic() - started
+    record = newest(records_file)
+    assert record.output_tokens == 3
+    assert record.stages[Stage.QUEUED] > 0.5 * waited_s
+    for client in busy:
+        client.close()
+
+
+def test_the_record_in_the_answer_is_the_record_in_the_file(server, records_file):
+    answer = server.ask(True, "s", netgain={"record": True}).json
+    record = newest(records_file)
+    assert record.request_id == answer["id"] == answer["netgain"]["request_id"]
+    assert record.received_s == answer["netgain"]["received_s"]
+    assert record.finished_s >= answer["netgain"]["finished_s"]
+
+
+def test_requests_that_clients_left_are_on_record(server, records_file):
+    url = urlsplit(server.url)
+    data = json.dumps({"prompt": "l", "temperature": 0, "max_tokens": 4000, "stream": True}).encode()
+    with socket.create_connection((url.hostname, url.port), timeout=30) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+        client.recv(4096)
+    deadline = time.monotonic() + 5
+    while (record := newest(records_file)).finish_reason != "abort":
+        assert time.monotonic() < deadline
+    assert 0 < record.output_tokens < 4000
+    assert record.stages.get(Stage.UNATTRIBUTED, 0.0) < 0.05 * (record.finished_s - record.received_s)
+
+
+def test_stage_seconds_reach_the_metrics(server):
+    before = server.metric("netgain_requests_total")
+    server.ask(False, "s")
+    time.sleep(0.1)
+    assert server.metric("netgain_requests_total") == before + 1
+    assert server.metric("netgain_stage_seconds_total") > 0
+    assert server.metric("netgain_ttft_seconds_count") >= 1
+
+
+def test_step_cost_is_measured_when_idle(server):
+    cost = server.send("/netgain/step-cost?budget_s=0.5")
+    assert cost.status == 200, cost.body
+    assert cost.json["points"]
+    assert server.send("/netgain/step-cost").body == cost.body  # measured once per engine process
+    assert server.ask(False, "s").status == 200

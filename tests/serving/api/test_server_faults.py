@@ -1,0 +1,187 @@
+"""Real faults under a real server: killed and stopped engines, clients that hang up, signals, a taken port."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from netgain.cli.main import run
+
+
+def open_request(server, **fields) -> socket.socket:
+    """A completion request on a raw socket, so that the client can behave badly."""
+    data = json.dumps({"prompt": "l", "temperature": 0, **fields}).encode()
+    url = urlsplit(server.url)
+    client = socket.create_connection((url.hostname, url.port), timeout=30)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {url.hostname}\r\nContent-Length: {len(data)}\r\n\r\n"
+    client.sendall(head.encode() + data)
+    return client
+
+
+def wait_for_idle(server, timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        gauges = {name: server.metric(f"netgain_{name}") for name in GAUGES}
+        if gauges["requests_running"] == gauges["requests_waiting"] == 0:
+            assert gauges["kv_blocks_free"] == gauges["kv_blocks"]
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"still busy: {gauges}")
+
+
+GAUGES = ("requests_running", "requests_waiting", "kv_blocks_free", "kv_blocks")
+
+
+def test_clients_that_give_up_leave_nothing_behind(server):
+    for _ in range(6):  # two run, four wait
+        open_request(server, max_tokens=4000).close()
+    hurried = open_request(server, max_tokens=4000)
+    time.sleep(0.2)
+    hurried.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    hurried.close()  # with a reset
+    started = time.monotonic()
+    assert server.ask(False, "s").json["choices"][0]["text"] == "short answer"
+    assert time.monotonic() - started < 5
+    wait_for_idle(server)
+
+
+def test_streams_that_clients_leave_are_aborted(server):
+    clients = [open_request(server, max_tokens=4000, stream=True) for _ in range(2)]
+    for client in clients:
+        assert b"200 OK" in client.recv(4096)
+        client.close()
+    wait_for_idle(server)
+
+
+def test_a_client_that_leaves_before_its_body_is_complete_harms_nobody(server):
+    url = urlsplit(server.url)
+    with socket.create_connection((url.hostname, url.port), timeout=30) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert server.ask(False, "s").status == 200
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"), [(signal.SIGKILL, "signal 9 (SIGKILL)"), (signal.SIGSTOP, "gave no sign of life")]
+)
+def test_a_dead_or_hung_engine_is_named_and_replaced(server, number, cause):
+    server.wait_until("ready", 15)
+    restarts = server.health()["replicas"][0]["restarts"]
+    victim = server.engine_pid
+    with ThreadPoolExecutor(2) as pool:
+        streamed = pool.submit(server.ask, False, "l", max_tokens=4000, stream=True)
+        whole = pool.submit(server.ask, True, "l", max_tokens=4000)
+        while server.metric("netgain_requests_running") < 2:
+            time.sleep(0.05)
+        os.kill(victim, number)
+        killed_s = time.monotonic()
+        refusal = server.ask(False, "s", max_tokens=1) if number == signal.SIGKILL else None
+        while server.health()["status"] == "ready":
+            assert time.monotonic() - killed_s < 5
+            time.sleep(0.02)
+        refusal = refusal or server.ask(False, "s", max_tokens=1)
+        assert time.monotonic() - killed_s < 5
+        stream_events = streamed.result(timeout=10).events
+        lost = whole.result(timeout=10)
+    assert refusal.status == 503
+    assert refusal.json["error"]["code"] == "engine_unavailable"
+    assert refusal.headers["retry-after"]
+    assert "[DONE]" not in stream_events
+    assert cause in json.loads(stream_events[-1])["error"]["message"]
+    assert lost.status == 503
+    assert cause in lost.json["error"]["message"]
+    assert cause in server.ask(False, "s").json["error"]["message"]
+    server.wait_until("ready", 15)
+    assert time.monotonic() - killed_s < 15
+    assert server.ask(False, "s").json["choices"][0]["text"] == "short answer"
+    assert not psutil.pid_exists(victim)
+    assert server.health()["replicas"][0]["restarts"] == restarts + 1
+
+
+def test_metrics_survive_an_engine_restart(server):
+    server.wait_until("ready", 15)
+    before = server.metric("netgain_output_tokens_total")
+    os.kill(server.engine_pid, signal.SIGKILL)
+    while server.health()["status"] == "ready":
+        time.sleep(0.02)
+    server.wait_until("ready", 15)
+    server.ask(False, "s")
+    time.sleep(0.3)
+    assert server.metric("netgain_output_tokens_total") >= before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything_within_seconds(start_server, chain_model, number):
+    with start_server(str(chain_model.folder), "--set", "engine.model.kernels=torch") as server:
+        processes = [psutil.Process(server.process.pid), psutil.Process(server.engine_pid)]
+        answers: list[object] = []
+        reader = threading.Thread(
+            target=lambda: answers.append(server.ask(False, "l", max_tokens=4000, stream=True).events[-1])
+        )
+        reader.start()
+        while server.health()["replicas"][0]["in_flight"] == 0:
+            time.sleep(0.02)
+        time.sleep(0.2)
+        started = time.monotonic()
+        assert server.stop(number) == 0
+        assert time.monotonic() - started < 8
+        reader.join(5)
+        assert "shutting down" in str(answers[0])
+        _, alive = psutil.wait_procs(processes, timeout=2)
+        assert not alive
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_killed_server_takes_its_engine_along(start_server, chain_model, frozen):
+    with start_server(str(chain_model.folder), "--set", "engine.model.kernels=torch") as server:
+        engine = psutil.Process(server.engine_pid)
+        if frozen:
+            engine.suspend()
+        server.process.kill()
+        server.process.wait()
+        engine.wait(timeout=5)
+
+
+def test_a_taken_port_is_one_clear_line(chain_model, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert run(["serve", str(chain_model.folder), "--port", str(port)]) == 2
+    assert capsys.readouterr().err == (
+        f"netgain: port {port} on 127.0.0.1 is in use; stop what uses it, or choose another with --port\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["/nowhere/model"], "/nowhere/model"),
+        (["default", "--set", "engine.cache.kv_token=5"], "did you mean 'kv_tokens'?"),
+        (["default", "--set", "engine.cache.kv_tokens=many"], "engine.cache.kv_tokens"),
+        (["default", "--set", "kv_tokens"], "NAME=VALUE"),
+        (["default", "--config", "/nowhere.yaml"], "/nowhere.yaml"),
+        (["default", "--host", "203.0.113.7"], "203.0.113.7"),
+        (["default", "--speculation", "magic"], "magic"),
+    ],
+)
+def test_what_cannot_work_is_one_clear_line(arguments, names, capsys):
+    assert run(["serve", *arguments, "--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert names in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("leaves_no_process")
+def test_a_setting_that_only_the_engine_can_refuse_ends_the_start(chain_model, capsys):
+    arguments = ["serve", str(chain_model.folder), "--port", "0", "--set", "engine.cache.kv_tokens=100000000000"]
+    assert run(arguments) == 2
+    assert "engine.cache" not in (error := capsys.readouterr().err)
+    assert "cache.kv_tokens = 100000000000 needs" in error.splitlines()[-1]
