@@ -1,0 +1,82 @@
+"""Configuration: refused by name when wrong, the same tree from file, command line and its own print-out."""
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from netgain.errors import UsageError
+from netgain.serving.runtime.config import EngineConfig, SchedulerSettings, ServerConfig
+from netgain.serving.runtime.config_file import load_config, to_yaml
+
+
+def test_what_is_printed_can_be_read_back(tmp_path):
+    config = load_config(ServerConfig, None, ["engine.cache.kv_tokens=4096", "engine.speculation.method=ngram"])
+    file = tmp_path / "config.yaml"
+    file.write_text(to_yaml(config))
+    assert load_config(ServerConfig, file) == config
+    assert config.engine.cache.kv_tokens == 4096
+
+
+def test_later_settings_win_over_earlier_and_over_the_file(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({"port": 1, "engine": {"scheduler": {"max_running": 4, "max_waiting": 9}}}))
+    config = load_config(ServerConfig, file, ["port=2", "port=3", "engine.scheduler.max_running=8"], {"host": "::1"})
+    assert (config.port, config.host) == (3, "::1")
+    assert (config.engine.scheduler.max_running, config.engine.scheduler.max_waiting) == (8, 9)
+
+
+def test_values_are_what_they_look_like():
+    config = load_config(EngineConfig, None, ["cache.prefix_caching=false", "model.threads=null", "model.name=7b"])
+    assert config.cache.prefix_caching is False
+    assert config.model.threads is None
+    assert config.model.name == "7b"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["cache.kv_token=1"], "cache: unknown setting 'kv_token'; did you mean 'kv_tokens'?"),
+        (["chache.kv_tokens=1"], "unknown setting 'chache'; did you mean 'cache'?"),
+        (["zzz=1"], "unknown setting 'zzz'; valid names: model, cache, scheduler, speculation"),
+        (["cache.block_tokens=17"], "cache.block_tokens: Input should be 8, 16, 32, 64 or 128, not 17"),
+        (["cache.kv_tokens=0"], "cache.kv_tokens: Input should be greater than or equal to 1, not 0"),
+        (["model.dtype=int3"], "model.dtype: .*, not 'int3'"),
+        (["speculation.lookup_min=5"], r"speculation: lookup_min \(5\) is greater than lookup_max \(4\)"),
+        (["scheduler.max_batch_tokens=8"], r"scheduler: max_batch_tokens \(8\) is less than max_running \(32\)"),
+        (["cache"], "'cache' is no setting; write NAME=VALUE"),
+        (["=1"], "'=1' is no setting"),
+        (["cache.=1"], "'cache.=1' is no setting"),
+        (["cache=[1"], r"the value in 'cache=\[1' cannot be read"),
+        (["model.name=a", "model.name.b=1"], "goes below 'name', which has the plain value 'a'"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings, message):
+    with pytest.raises(UsageError, match=message):
+        load_config(EngineConfig, None, settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "not valid YAML"),
+        ("- 1", "must hold a mapping"),
+        ("prot: 1", "did you mean 'port'"),
+        ("\0", "not valid YAML"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path, text, message):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load_config(ServerConfig, file)
+
+
+def test_an_empty_file_is_all_defaults(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("")
+    assert load_config(ServerConfig, file) == ServerConfig()
+
+
+def test_configuration_is_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        SchedulerSettings().max_running = 3
