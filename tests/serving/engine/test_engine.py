@@ -276,3 +276,26 @@ async def test_drafts_behind_the_end_of_the_text_are_not_counted_as_accepted():
     assert sum(drafts.accepted) + drafts.steps <= len(tokens["r"])
     replayed = replay(prompt, tokens["r"], NgramProposer(4, 1, 3), max_tokens=60)
     assert replayed.counts == drafts
+
+
+async def test_step_cost_is_measured_when_idle_and_then_splits_own_cost_from_stall():
+    engine = make_engine(blocks=200, budget=64)
+    engine.submit(request("early", [1, 2, 3], 5))
+    with pytest.raises(Overloaded, match="idle"):
+        await engine.measure_step_cost(0.2)
+    _, last = await drain(engine)
+    assert last["early"].trace.own_s is None, "unknown, not zero"
+    cost = await engine.measure_step_cost(0.5)
+    engine.check()
+    assert engine.scheduler.pool.available == 200
+    assert cost.subject["weights"] == "w"
+    assert {point.batch for point in cost.points} >= {1, 2, 4}
+    for name in ("a", "b"):
+        engine.submit(request(name, [1, 2, 3], 5))
+    _, last = await drain(engine)
+    trace = last["b"].trace
+    assert trace.own_s >= 0
+    assert trace.stall_s >= 0
+    assert trace.own_s + trace.stall_s == pytest.approx(
+        sum(i.end_s - i.start_s for i in trace.intervals if i.stage in (Stage.PREFILL, Stage.DECODE)), rel=0.5
+    )

@@ -46,7 +46,7 @@ def requests() -> list[Request]:
 
 def simulated(clock: VirtualClock, collector: Collector, k: int = 0, acceptance: float = 0.0) -> Engine:
     scheduler = Scheduler(
-        BlockPool(9),
+        BlockPool(6),
         clock,
         block_tokens=16,
         max_batch_tokens=24,
@@ -96,7 +96,7 @@ def test_steps_are_composed_alike_on_weights_and_on_the_cost_model(default_model
     on_virtual_time(simulated(clock, simulation), clock)
     tree = {
         "model": {"source": str(default_model_path)},
-        "cache": {"kv_tokens": 144, "prefix_caching": False},
+        "cache": {"kv_tokens": 96, "prefix_caching": False},
         "scheduler": {"max_batch_tokens": 24, "max_running": 4, "max_model_len": 200},
     }
     real = Collector()

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence as Tokens
 
+import msgspec
+
 from netgain.cost.step_cost import StepCost
 from netgain.errors import ExecutorFailed, Overloaded, RequestRejected
 from netgain.ledger.clock import Clock
@@ -128,7 +130,9 @@ class Engine:
             self.scheduler.block_tokens,
             self._clock,
             budget_s,
-            self.scheduler.max_batch_tokens,
+            max_tokens=self.scheduler.max_batch_tokens,
+            max_length=self.scheduler.max_length,
+            subject=msgspec.structs.asdict(self._namespace),
         )
         return self._accounts.step_cost
 

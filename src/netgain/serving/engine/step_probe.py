@@ -1,5 +1,7 @@
 """Measures the engine's own step-cost curve while it is idle: real batches through the real executor, on borrowed blocks."""
 
+from collections.abc import Mapping
+
 from netgain.cost.probe import StepProbe
 from netgain.cost.step_cost import StepCost
 from netgain.errors import ExecutorFailed, Overloaded
@@ -12,25 +14,35 @@ from netgain.serving.engine.request import SamplingParams
 
 BATCHES = (1, 2, 4, 8, 16)
 TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
-CONTEXTS = (64, 512)
+CONTEXTS = (0, 512, 2048)
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
 
 async def probe_steps(
-    executor: Executor, pool: BlockPool, block_tokens: int, clock: Clock, budget_s: float, max_tokens: int
+    executor: Executor,
+    pool: BlockPool,
+    block_tokens: int,
+    clock: Clock,
+    budget_s: float,
+    *,
+    max_tokens: int,
+    max_length: int,
+    subject: Mapping[str, str],
 ) -> StepCost:
     """Greedy verify steps of up to 9 tokens, batch 1 to 16, and prompt chunks, within `budget_s`.
 
-    Compositions over `max_tokens` per step or larger than the pool are left out. What the blocks held before is never
-    read by a request: nothing is published. Raises Overloaded when there is no room, ExecutorFailed when a step fails.
+    Compositions over `max_tokens` per step, over `max_length` or larger than the pool are left out. What the blocks held
+    before is never read by a request: nothing is published. Raises Overloaded when there is no room, ExecutorFailed when
+    a step fails.
     """
-    probe = StepProbe(BATCHES, TOKENS, CONTEXTS)
+    longest = max(0, max_length - max(TOKENS))
+    probe = StepProbe(BATCHES, TOKENS, sorted({min(context, longest) for context in CONTEXTS}))
     deadline_s = clock.now() + budget_s
     for batch, tokens, context in probe.order():
         began_s = clock.now()
         expected_s = probe.expected_s((batch, tokens, context))
         needed = batch * -(-(context + tokens) // block_tokens)
-        if batch * tokens > max_tokens or needed > pool.available:
+        if batch * tokens > max_tokens or context + tokens > max_length or needed > pool.available:
             continue
         if expected_s is not None and began_s + expected_s > deadline_s:
             continue
@@ -50,7 +62,7 @@ async def probe_steps(
             break
     if not pool.available:
         raise Overloaded("no KV block is free for measuring the step cost: retry when requests have ended")
-    return probe.result()
+    return probe.result(subject)
 
 
 def _batch(blocks: list[int], batch: int, tokens: int, context: int) -> Batch:
