@@ -13,7 +13,7 @@ from netgain.serving.engine.protocols import Executor
 from netgain.serving.engine.request import SamplingParams
 
 BATCHES = (1, 2, 4, 8, 16)
-TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17)
 CONTEXTS = (0, 512, 2048)
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
@@ -29,7 +29,7 @@ async def probe_steps(
     max_length: int,
     subject: Mapping[str, str],
 ) -> StepCost:
-    """Greedy verify steps of up to 9 tokens, batch 1 to 16, and prompt chunks, within `budget_s`.
+    """Greedy verify steps of up to 17 tokens, batch 1 to 16, and prompt chunks, within `budget_s`.
 
     Compositions over `max_tokens` per step, over `max_length` or larger than the pool are left out. What the blocks held
     before is never read by a request: nothing is published. Raises Overloaded when there is no room, ExecutorFailed when
