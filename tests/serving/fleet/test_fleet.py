@@ -143,8 +143,8 @@ def script(text: str) -> tuple[str, ...]:
             "4294967295 bytes was announced",
         ),
         (
-            "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[2]); s.send(b'\\x00\\x00');"
-            " s.close(); time.sleep(60)",
+            "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[2]); s.recv(9999);"
+            " s.send(b'\\x00\\x00'); s.close(); time.sleep(60)",
             "ended inside a frame",
         ),
     ],

@@ -182,6 +182,7 @@ class Replica:
                     greeting.cancel()
                     await process.stop(self._settings.stop_timeout_s if self._closing.is_set() else 0.0)
                     life.channel.close()
+                    life.pulse.close()
         except Exception as error:  # whatever it is, the replica must stay supervised
             logger.exception("%s cannot be run", self.name)
             failure = Unavailable(f"cannot run an engine process: {type(error).__name__}: {error}")
@@ -189,11 +190,10 @@ class Replica:
             return failure
 
     async def _greet(self, listener: socket.socket, life: "_Life") -> None:
-        """Take the process's one connection and tell it what to build."""
-        loop = asyncio.get_running_loop()
-        connection, _ = await loop.sock_accept(listener)
-        await loop.connect_accepted_socket(lambda: life.channel, connection)
+        """Take the process's two connections: the one on which it is told what to build, and that of its heartbeats."""
+        await _accept(listener, life.channel)
         life.channel.send(Configure(self._config.model_dump_json().encode(), self._settings.heartbeat_s))
+        await _accept(listener, life.pulse)
 
     async def _watch(self, life: "_Life") -> NetgainError:
         if self._closing.is_set():
@@ -243,13 +243,13 @@ class Replica:
     def _received(self, life: "_Life", message: FromEngine) -> None:
         life.heard_s = time.monotonic()
         match message:
-            case Outputs(outputs, sent_s):
+            case Outputs(outputs, ended_s, gap):
                 for output in outputs:
                     ticket = self._tickets.get(output.request_id)
                     if ticket is not None:
                         if output.finish_reason is not None:
                             del self._tickets[output.request_id]
-                        ticket.tell(Delivery(output, sent_s))
+                        ticket.tell(Delivery(output, ended_s, gap))
             case Heartbeat():
                 self._report = message
                 life.in_step_s = message.in_step_s
@@ -311,6 +311,9 @@ class _Life:
         self.channel: Channel[FromEngine] = Channel(
             FromEngine, lambda message: received(self, message), lambda cause: closed(self, cause)
         )
+        self.pulse: Channel[FromEngine] = Channel(
+            FromEngine, lambda message: received(self, message), lambda cause: None
+        )
         self.heard_s = time.monotonic()
         self.in_step_s: float | None = None
         self.ready = False
@@ -321,6 +324,12 @@ class _Life:
         """Note that the process is of no more use; the first reason stands."""
         if not self.ended.done():
             self.ended.set_result(reason)
+
+
+async def _accept(listener: socket.socket, channel: Channel[FromEngine]) -> None:
+    loop = asyncio.get_running_loop()
+    connection, _ = await loop.sock_accept(listener)
+    await loop.connect_accepted_socket(lambda: channel, connection)
 
 
 def _short_directory() -> str | None:

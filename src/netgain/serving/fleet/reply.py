@@ -13,10 +13,11 @@ class EngineLost(Unavailable):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """An output, and when the engine process sent it (monotonic seconds of the host)."""
+    """An output, when it was committed, and the step loop's pause before that step (monotonic seconds of the host)."""
 
     output: Output
-    sent_s: float
+    ended_s: float
+    gap: tuple[float, float] | None
 
 
 class Loss(msgspec.Struct, frozen=True):

@@ -7,7 +7,9 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import sys
+import threading
 import time
 import traceback
 
@@ -16,7 +18,9 @@ import msgspec
 from netgain.errors import NetgainError, Overloaded, RequestRejected, UsageError
 from netgain.ledger.clock import WallClock
 from netgain.ledger.collector import Collector
+from netgain.ledger.records import StepRecord
 from netgain.serving.engine.engine import Engine
+from netgain.serving.engine.request import Output
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.messages import (
     Abort,
@@ -33,7 +37,7 @@ from netgain.serving.runtime.messages import (
     Submit,
     ToEngine,
 )
-from netgain.serving.runtime.wire import Channel
+from netgain.serving.runtime.wire import Channel, encode
 
 EXIT_CRASHED = 70
 EXIT_USAGE = 2
@@ -106,28 +110,31 @@ class _Process:
         built = await asyncio.to_thread(build_engine, config, WallClock(), collector)
         try:
             self._say(Ready(msgspec.to_builtins(built.info)))
-            heartbeat = asyncio.create_task(self._heartbeats(built.engine, collector, configure.heartbeat_s))
-            try:
-                await self._loop(built.engine)
-            finally:
-                heartbeat.cancel()
+            threading.Thread(
+                target=self._heartbeats, args=(built.engine, collector, configure.heartbeat_s), daemon=True
+            ).start()
+            await self._loop(built.engine, collector)
         finally:
             built.engine.close()
 
-    async def _loop(self, engine: Engine) -> None:
+    async def _loop(self, engine: Engine, collector: Collector) -> None:
         """Take messages between steps, never during one."""
+        previous: StepRecord | None = None
         while not self._stopping:
             await self._take_messages(engine)
             if engine.has_work:
                 self._step_started_s = time.monotonic()
                 outputs = await engine.step()
                 self._step_started_s = None
+                step = collector.steps[-1] if collector.steps else None
                 if outputs:
-                    self._say(Outputs(tuple(outputs), time.monotonic()))
+                    self._say(_outputs(outputs, step, previous))
+                previous = step
                 # the loop reads the socket in the first of these turns and delivers what it read before the second ends
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
             elif not self._inbox and not self._stopping:
+                previous = None
                 self._wake.clear()
                 await self._wake.wait()
 
@@ -162,12 +169,15 @@ class _Process:
         else:
             self._say(StepCostMeasured(call, msgspec.json.encode(cost)))
 
-    async def _heartbeats(self, engine: Engine, collector: Collector, period_s: float) -> None:
-        while True:
-            started_s = self._step_started_s
-            in_step_s = None if started_s is None else time.monotonic() - started_s
-            self._say(Heartbeat(engine.stats(), collector.counters(), in_step_s))
-            await asyncio.sleep(period_s)
+    def _heartbeats(self, engine: Engine, collector: Collector, period_s: float) -> None:
+        """Runs on a thread and a connection of its own, since a step occupies the event loop for as long as it takes."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as pulse:
+            pulse.connect(self._socket_path)
+            while True:
+                started_s = self._step_started_s
+                in_step_s = None if started_s is None else time.monotonic() - started_s
+                pulse.sendall(encode(Heartbeat(engine.stats(), collector.counters(), in_step_s)))
+                time.sleep(period_s)
 
     async def _first_message(self) -> Configure | None:
         """What to build; None when told to stop instead."""
@@ -201,6 +211,14 @@ class _Process:
     def _stop(self) -> None:
         self._stopping = True
         self._wake.set()
+
+
+def _outputs(outputs: list[Output], step: StepRecord | None, previous: StepRecord | None) -> Outputs:
+    """`step` is the newest record; it is the same as `previous` when this turn computed nothing."""
+    if step is None or step is previous:
+        return Outputs(tuple(outputs), time.monotonic(), None)
+    gap = None if previous is None else (previous.finished_s, step.started_s)
+    return Outputs(tuple(outputs), step.finished_s, gap)
 
 
 def _die_with_parent() -> None:

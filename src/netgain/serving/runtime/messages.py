@@ -47,10 +47,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Outputs(msgspec.Struct, frozen=True, tag=True):
-    """What one turn of the step loop committed and ended; `sent_s` is the host's monotonic clock."""
+    """What one turn of the step loop committed and ended, and when that was. `gap` is from the end of the turn before to
+    the start of this one, while the loop was sending and receiving (None: there was no work before)."""
 
     outputs: tuple[Output, ...]
-    sent_s: float
+    ended_s: float
+    gap: tuple[float, float] | None
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -63,7 +65,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """A sign of life, sent at the agreed pace: gauges and counters, the collector's counters since the process started, and
+    """A sign of life, sent at the agreed pace on a connection of its own: gauges and counters, the collector's counters since the process started, and
     how long the current step has run (None: between steps)."""
 
     stats: EngineStats
