@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/netgain"
-IGNORED = {".git", ".hypothesis", ".venv", "build", "dist", "shared"}
+IGNORED = {".git", "netgain-reports", ".hypothesis", ".venv", "build", "dist", "shared"}
 TEXT = {
     ".cfg",
     ".cpp",
