@@ -122,16 +122,17 @@ class TorchKernels:
     def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> TorchPlan:
         positions, segment_of_row = positions.cpu().long(), segment_of_row.cpu().long()
         tables = block_tables.cpu().long()
-        blocks = tables[segment_of_row, positions // block_tokens]
         segments = []
         for segment in sorted(set(segment_of_row.tolist())):
             rows = (segment_of_row == segment).nonzero().flatten()
             context = int(positions[rows].max()) + 1
-            used = tables[segment, : -(-context // block_tokens)]
-            if int(used.min()) < 0:
+            needed = -(-context // block_tokens)
+            used = tables[segment, :needed]
+            if len(used) < needed or int(used.min()) < 0:
                 raise ValueError(f"the block table of segment {segment} ends before its position {context - 1}")
             places = (positions[rows].to(self.device), used.to(self.device))
             segments.append(SegmentRows(rows.to(self.device), *places, context))
+        blocks = tables[segment_of_row, positions // block_tokens]
         slots = (blocks * block_tokens + positions % block_tokens).to(self.device)
         return TorchPlan(slots, tuple(segments), block_tokens)
 
@@ -175,7 +176,7 @@ def exp(x: Tensor) -> Tensor:
 def quantise(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Activations [rows, in] rounded per group of 32: quants (integers held as float32) [groups, rows, 32], scales
     [groups, rows] with x ~ scales * quants, and scales * sum(quants)."""
-    groups = x.view(len(x), -1, GROUP).transpose(0, 1)
+    groups = x.view(len(x), x.shape[1] // GROUP, GROUP).transpose(0, 1)
     largest = groups.abs().amax(-1)
     inverse = torch.where(largest > 0, 127.0 / largest.clamp_min(1e-30), torch.zeros_like(largest))
     quants = torch.round(groups * inverse.unsqueeze(-1))

@@ -1,0 +1,157 @@
+"""Paged attention and the cache it reads: right against float64, and bits that depend on nothing but a row's own past."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from netgain.serving.model.kernels.compiled import CompiledKernels
+from netgain.serving.model.kernels.protocol import Kernels
+
+
+class Scene(NamedTuple):
+    """Segments of a batch with their cache: queries [rows, heads*dim] and where each row stands."""
+
+    q: Tensor
+    positions: Tensor
+    segments: Tensor
+    tables: Tensor
+    keys: Tensor
+    values: Tensor
+    heads: int
+
+    def attend(self, kernels: Kernels, rows: Tensor | slice = slice(None)) -> Tensor:
+        plan = kernels.plan(self.positions[rows], self.segments[rows], self.tables, self.keys.shape[1])
+        return kernels.attention(self.q[rows].contiguous(), self.keys, self.values, plan, self.heads)
+
+
+def make_scene(
+    spans: list[tuple[int, int]],
+    heads: int = 9,
+    kv_heads: int = 3,
+    dim: int = 64,
+    block: int = 16,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Scene:
+    """One segment per (start, rows), in blocks strewn at random over the cache; what no row may read is NaN."""
+    generator = torch.Generator().manual_seed(0)
+    needed = [-(-(start + rows) // block) for start, rows in spans]
+    order = torch.randperm(sum(needed) + 3, generator=torch.Generator().manual_seed(1)).int()
+    tables = torch.full((len(spans), max(needed) + 1), -1, dtype=torch.int32)
+    shape = (len(order), block, kv_heads, dim)
+    keys, values = (torch.full(shape, float("nan"), dtype=dtype) for _ in range(2))
+    for segment, (start, rows) in enumerate(spans):
+        mine, order = order[: needed[segment]], order[needed[segment] :]
+        tables[segment, : len(mine)] = mine
+        for place in range(start + rows):
+            for cache in (keys, values):
+                cache[mine[place // block], place % block] = torch.randn(kv_heads, dim, generator=generator).to(dtype)
+    positions = torch.cat([torch.arange(start, start + rows) for start, rows in spans])
+    segments = torch.cat([torch.full((rows,), segment) for segment, (_, rows) in enumerate(spans)])
+    q = torch.randn(len(positions), heads * dim, generator=generator) * 2
+    return Scene(q, positions, segments, tables, keys, values, heads)
+
+
+def reference(scene: Scene) -> Tensor:
+    block, kv_heads, dim = scene.keys.shape[1:]
+    out = []
+    for row, (place, segment) in enumerate(zip(scene.positions.tolist(), scene.segments.tolist(), strict=True)):
+        places = torch.arange(place + 1)
+        blocks = scene.tables[segment, places // block].long()
+        keys, values = (cache[blocks, places % block].double() for cache in (scene.keys, scene.values))
+        q = scene.q[row].double().view(kv_heads, -1, dim)
+        weights = torch.softmax(torch.einsum("kgd,tkd->kgt", q, keys) / dim**0.5, -1)
+        out.append(torch.einsum("kgt,tkd->kgd", weights, values).flatten())
+    return torch.stack(out)
+
+
+MIXED = [(0, 37), (300, 1), (120, 9), (0, 1), (127, 1), (128, 1), (254, 5)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "block"), [(9, 3, 64, 16), (4, 4, 32, 8), (8, 1, 128, 32), (2, 2, 20, 5), (6, 2, 7, 1)]
+)
+def test_attention_equals_float64(
+    kernels: Kernels, heads: int, kv_heads: int, dim: int, block: int, dtype: torch.dtype
+) -> None:
+    scene = make_scene(MIXED, heads, kv_heads, dim, block, dtype)
+    assert (scene.attend(kernels) - reference(scene)).abs().max() < 5e-6
+
+
+def test_rows_keep_their_bits_in_any_batch(kernels: Kernels) -> None:
+    scene = make_scene(MIXED)
+    together = scene.attend(kernels)
+    for row in range(len(scene.q)):
+        assert torch.equal(scene.attend(kernels, torch.tensor([row])), together[row : row + 1]), row
+    for seed in range(3):
+        rows = torch.randperm(len(scene.q), generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(scene.attend(kernels, rows), together[rows])
+
+
+def test_chunks_of_a_prompt_change_no_bit(kernels: Kernels) -> None:
+    scene = make_scene([(0, 150)])
+    whole = scene.attend(kernels)
+    for chunk in (1, 2, 3, 4, 5, 7, 16, 64, 149):
+        parts = [scene.attend(kernels, slice(start, start + chunk)) for start in range(0, 150, chunk)]
+        assert torch.equal(torch.cat(parts), whole), chunk
+
+
+def test_block_size_and_order_change_no_bit(kernels: Kernels) -> None:
+    first, *others = (make_scene([(290, 2), (3, 9)], block=block).attend(kernels) for block in (16, 1, 5, 64))
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("spans", [[(700, 1)], [(700, 5)], MIXED, [(130, 40)], [(index * 9, 1) for index in range(40)]])
+def test_thread_count_changes_no_bit(
+    compiled_by_threads: dict[int, CompiledKernels], spans: list[tuple[int, int]]
+) -> None:
+    scene = make_scene(spans)
+    first, *others = (scene.attend(kernels) for kernels in compiled_by_threads.values())
+    assert all(torch.equal(first, other) for other in others)
+    alone = torch.cat([scene.attend(compiled_by_threads[1], slice(row, row + 1)) for row in range(len(scene.q))])
+    assert torch.equal(first, alone)
+
+
+def test_sharp_scores_stay_finite(kernels: Kernels) -> None:
+    scene = make_scene([(299, 1)])
+    scene = scene._replace(q=scene.q * 300)
+    assert (scene.attend(kernels) - reference(scene)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_stored_keys_lie_where_the_table_says(kernels: Kernels, dtype: torch.dtype) -> None:
+    scene = make_scene([(13, 6), (0, 2)], dtype=dtype)
+    keys, values = torch.randn(8, 192), torch.randn(8, 192)
+    new_keys, new_values = scene.keys.clone(), scene.values.clone()
+    plan = kernels.plan(scene.positions, scene.segments, scene.tables, 16)
+    kernels.store_kv(keys, values, new_keys, new_values, plan)
+    for source, before, after in ((keys, scene.keys, new_keys), (values, scene.values, new_values)):
+        expected = before.clone()
+        for row, (place, segment) in enumerate(zip(scene.positions.tolist(), scene.segments.tolist(), strict=True)):
+            expected[scene.tables[segment, place // 16], place % 16] = source[row].view(3, 64).to(dtype)
+        assert torch.equal(after.float().nan_to_num(123.0), expected.float().nan_to_num(123.0))
+
+
+def test_bf16_rounds_to_even_and_keeps_nan(kernels: Kernels) -> None:
+    bits = torch.tensor([0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800001, 0x00000001], dtype=torch.int64)
+    row = bits.to(torch.int32).view(torch.float32).repeat(1, 2)[:, :6]
+    cache = torch.zeros(2, 1, 1, 1, 6, dtype=torch.bfloat16)
+    plan = kernels.plan(torch.tensor([0]), torch.tensor([0]), torch.tensor([[0]], dtype=torch.int32), 1)
+    kernels.store_kv(row, row, cache[0], cache[1], plan)
+    assert torch.equal(cache[0].flatten().float().nan_to_num(7.0), row[0].bfloat16().float().nan_to_num(7.0))
+
+
+def test_a_position_past_its_table_is_refused(kernels: Kernels) -> None:
+    tables = torch.tensor([[1, 0, -1]], dtype=torch.int32)
+    for place in (32, 48):
+        with pytest.raises(ValueError, match="block table"):
+            kernels.plan(torch.tensor([place]), torch.tensor([0]), tables, 16)
+
+
+def test_a_block_outside_the_cache_is_refused(compiled: CompiledKernels) -> None:
+    plan = compiled.plan(torch.tensor([3]), torch.tensor([0]), torch.tensor([[2]], dtype=torch.int32), 16)
+    cache = torch.zeros(2, 16, 1, 8)
+    with pytest.raises(ValueError, match="does not fit the cache"):
+        compiled.attention(torch.zeros(1, 8), cache, cache, plan, 1)
