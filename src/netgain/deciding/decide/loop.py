@@ -4,7 +4,7 @@ import asyncio
 import datetime
 import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,19 +78,28 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         await _up(baseline, settings)
         model, server = await served_model(baseline.url)
         options = Options(timeout_s=settings.request_timeout_s, server_record=True, server_tokens=True)
+        narrator.phase("measuring what a step costs")
+        cost, missing = await measure_step_cost(baseline.url)
         recorded = await _record_baseline(baseline, items, model, options, settings, narrator)
         answered = {record.item_id for record in recorded.records if record.ok}
         used = tuple(item for item in items if item.id in answered)
-        narrator.phase("measuring what a step costs")
-        cost, missing = await measure_step_cost(baseline.url)
+        parts = decompose(recorded.records)
+        form = settings.form.fitted(parts.e2e_s, settings.concurrency)
+        design = Design(
+            groups=grouped(used, form.groups, form.group_size),
+            concurrency=settings.concurrency,
+            sweeps=form.sweeps,
+            with_control=form.control,
+        )
+        tried = {item.id for item in design.items}
         facts = Facts(
             engine=ENGINE,
             engine_version=str(context()["netgain"]),
             model=model,
             workload=workload.name,
             concurrency=settings.concurrency,
-            decomposition=decompose(recorded.records),
-            records=tuple(record for record in recorded.records if record.ok),
+            decomposition=parts,
+            records=tuple(record for record in recorded.records if record.ok and record.item_id in tried),
             step_cost=cost,
             step_cost_missing=missing,
         )
@@ -104,7 +113,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seconds=0.0,
             first_verdict_s=None,
-            asked=_asked(settings, workload, used),
+            asked=_asked(settings, workload, len(tried)),
             context=context(),
             server=server,
             decomposition=facts.decomposition,
@@ -125,11 +134,11 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             deploy_note=None,
             server_client_gap_s=_gap(recorded.records),
             looped_baseline=looped_share(recorded.records),
-            cannot_show=cannot_show(settings, items, used),
+            cannot_show=cannot_show(settings, items, tried),
         )
         outcome = base
         if best is not None:
-            outcome = await _try(best, base, baseline, stack, used, model, options, slo, settings, narrator, began_s)
+            outcome = await _try(best, base, baseline, stack, design, model, options, slo, settings, narrator, began_s)
     return msgspec.structs.replace(outcome, seconds=time.monotonic() - began_s)
 
 
@@ -138,7 +147,7 @@ async def _try(
     base: Outcome,
     baseline: Arm,
     stack: AsyncExitStack,
-    items: Sequence[Item],
+    design: Design,
     model: str,
     options: Options,
     slo: SLO | None,
@@ -154,24 +163,16 @@ async def _try(
         f"({', '.join(f'{name}={value}' for name, value in prediction.setting.items())})"
     )
     switch = chosen.switch_on(ENGINE, prediction.setting)
-    request_s = base.decomposition.e2e_s
-    form = settings.form.fitted(request_s, settings.concurrency)
     arms: dict[str, Arm] = {BASELINE: baseline, CANDIDATE: _launch(stack, settings, CANDIDATE, switch.flags)}
-    if form.control:
+    if design.with_control:
         arms[CONTROL] = _launch(stack, settings, CONTROL, ("--speculation", "none"))
     narrator.phase("starting the candidate server")
     for name, arm in arms.items():
         if name != BASELINE:
             await _up(arm, settings)
-    design = Design(
-        groups=grouped(items, form.groups, form.group_size),
-        concurrency=settings.concurrency,
-        sweeps=form.sweeps,
-        with_control=form.control,
-    )
-    expected_s = form.expected_s(request_s, settings.concurrency)
+    expected_s = len(design.items) * len(design.order) * design.sweeps * base.decomposition.e2e_s / settings.concurrency
     narrator.phase(
-        f"experiment: {len(design.groups)} groups of {form.group_size} prompts, servers in turn (at most about "
+        f"experiment: {len(design.groups)} groups of {len(design.groups[0])} prompts, servers in turn (at most about "
         f"{expected_s / 60:.1f} min)",
         design.blocks,
     )
@@ -262,8 +263,8 @@ def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
     )
 
 
-def cannot_show(settings: Settings, items: Sequence[Item], used: Sequence[Item]) -> tuple[str, ...]:
-    """What this form of the run leaves open, whatever its verdict. `used` of `items` were answered in time."""
+def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]) -> tuple[str, ...]:
+    """What this form of the run leaves open, whatever its verdict. `used` are the ids of those of `items` that were tried."""
     form = settings.form
     said_so = [
         f"Other loads: {settings.concurrency} request(s) in flight, the next sent when one ends (closed loop). Queueing at a "
@@ -284,7 +285,7 @@ def cannot_show(settings: Settings, items: Sequence[Item], used: Sequence[Item])
         )
     if len(used) < len(items):
         said_so.append(
-            f"{len(items) - len(used)} of {len(items)} prompts: the baseline did not answer them within the time of this form."
+            f"{len(items) - len(used)} of {len(items)} prompts: they did not fit the time of this form on this machine."
         )
     if len(used) < 100:
         said_so.append(
@@ -325,12 +326,12 @@ def _nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:
     return f"No technique of the catalogue can be tried here. {reasons}"
 
 
-def _asked(settings: Settings, workload: Workload, items: Sequence[Item]) -> Asked:
+def _asked(settings: Settings, workload: Workload, prompts: int) -> Asked:
     return Asked(
         model=settings.model,
         workload=workload.name,
         workload_digest=workload.digest,
-        prompts=len(items),
+        prompts=prompts,
         prompts_available=len(workload.items),
         output_tokens_at_most=settings.form.output_tokens,
         concurrency=settings.concurrency,

@@ -1,5 +1,9 @@
 """What a running netgain server says about itself: its model, its configuration's identity, and what its steps cost."""
 
+import asyncio
+import time
+from http import HTTPStatus
+
 import aiohttp
 import msgspec
 
@@ -9,6 +13,8 @@ from netgain.errors import Unavailable, UsageError
 STEP_COST_BUDGET_S = 4.0
 STEP_COST_TIMEOUT_S = 60.0
 CARD_TIMEOUT_S = 10.0
+IDLE_WAIT_S = 15.0  # an answer that was just cut short may still hold the engine
+RETRY_S = 0.3
 
 
 class _Card(msgspec.Struct, frozen=True):
@@ -36,17 +42,20 @@ async def served_model(url: str) -> tuple[str, dict[str, str]]:
 
 
 async def measure_step_cost(url: str) -> tuple[StepCost | None, str | None]:
-    """The engine's own measurement of its steps, or the reason why there is none."""
+    """The engine's own measurement of its steps, or the reason why there is none. Waits for the engine to be idle."""
+    deadline_s = time.monotonic() + IDLE_WAIT_S
     try:
         timeout = aiohttp.ClientTimeout(total=STEP_COST_TIMEOUT_S)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{url}/netgain/step-cost", params={"budget_s": str(STEP_COST_BUDGET_S)}) as response,
-        ):
-            body = await response.read()
-            if response.status != 200:
-                return None, f"the server answered {response.status}: {body[:200].decode(errors='replace')}"
-            return StepCost.from_json(body), None
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                query = {"budget_s": str(STEP_COST_BUDGET_S)}
+                async with session.get(f"{url}/netgain/step-cost", params=query) as response:
+                    body = await response.read()
+                if response.status == 200:
+                    return StepCost.from_json(body), None
+                if response.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() > deadline_s:
+                    return None, f"the server answered {response.status}: {body[:200].decode(errors='replace')}"
+                await asyncio.sleep(RETRY_S)
     except (aiohttp.ClientError, OSError, TimeoutError, UsageError) as error:
         return None, f"it could not be measured ({error!r})"
 

@@ -43,7 +43,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 
 QUICK = Form(groups=8, group_size=3, sweeps=1, output_tokens=64, control=False, recording_s=50.0, experiment_s=110.0)
-FULL = Form(groups=12, group_size=4, sweeps=2, output_tokens=None, control=True)
+FULL = Form(groups=11, group_size=4, sweeps=2, output_tokens=None, control=True)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,12 +129,29 @@ def _relative(
     after: Sequence[Observation],
     seed: int,
 ) -> Guard:
+    """The limit is never tighter than what the baseline's own repeats differ by: noise is no breach."""
     values = population(metric)
     baseline = _tail(before, values, share)
-    known = baseline is not None and np.isfinite(baseline)
-    limit = max(baseline * ratio, baseline + slack_s) if known and baseline is not None else None
-    basis = f"{ratio:g} x baseline, or +{slack_s * 1e3:g} ms" if known else "no baseline to compare with"
+    limit, basis = None, "no baseline to compare with"
+    if baseline is not None and np.isfinite(baseline):
+        noise = _repeat_ratio(before, values, share)
+        limit = max(baseline * max(ratio, noise), baseline + slack_s)
+        basis = f"{ratio:g} x baseline, or +{slack_s * 1e3:g} ms"
+        if noise > ratio:
+            basis = f"{noise:.2f} x baseline, by which its own repeats differ"
     return _guard(f"{metric} p{share * 100:g}", values, share, baseline, after, limit, basis, seed)
+
+
+def _repeat_ratio(arm: Sequence[Observation], values: Callable[[ClientRecord], Weighted], share: float) -> float:
+    """The arm's tail over its first blocks against the one over its last, the larger over the smaller; 1 if not repeated."""
+    blocks: dict[int, list[int]] = {}
+    for seen in arm:
+        blocks.setdefault(seen.group, []).append(seen.block)
+    tails = [
+        _tail([seen for seen in arm if seen.block == end(blocks[seen.group])], values, share) for end in (min, max)
+    ]
+    known = [tail for tail in tails if tail is not None and np.isfinite(tail) and tail > 0.0]
+    return max(known) / min(known) if len(known) == len(tails) else 1.0
 
 
 def _guard(

@@ -1,0 +1,96 @@
+"""The launched arm, with a small scripted server in place of netgain: ready, observed, and gone with all it started."""
+
+import asyncio
+import stat
+import sys
+
+import psutil
+import pytest
+
+from netgain.deciding.experiment.launched import LaunchedNetgain
+from netgain.errors import Unavailable
+
+SERVER = f"""#!{sys.executable}
+import http.server, signal, subprocess, sys
+port = int(sys.argv[sys.argv.index("--port") + 1])
+mode = sys.argv[sys.argv.index("serve") + 1]
+print("starting in mode", mode, flush=True)
+if mode == "fails":
+    print("the model is missing", flush=True)
+    sys.exit(3)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=mode == "strays")
+if mode == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if mode != "sick" else 503)
+        self.end_headers()
+        self.wfile.write(b"ok")
+    def log_message(self, *args):
+        pass
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def scripted(tmp_path):
+    path = tmp_path / "server.py"
+    path.write_text(SERVER)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return lambda mode: LaunchedNetgain("candidate", (mode,), tmp_path / "arm.log", executable=str(path))
+
+
+def family():
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+@pytest.mark.parametrize("mode", ["plain", "strays"])
+async def test_it_becomes_ready_is_observed_and_leaves_nothing(scripted, leaves_no_process, mode):
+    arm = scripted(mode)
+    await arm.start()
+    await arm.ready(20.0)
+    seen = arm.observe()
+    assert seen.processes == 2
+    assert seen.cpu_s > 0.0
+    assert seen.resident_bytes > 1_000_000
+    started = [member for member in psutil.process_iter() if member.pid in family()]
+    await arm.stop()
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert not alive
+    await arm.stop()
+    assert arm.observe() is None
+
+
+async def test_a_server_that_ends_while_starting_shows_its_log(scripted, leaves_no_process):
+    arm = scripted("fails")
+    await arm.start()
+    with pytest.raises(Unavailable, match=r"code 3[\s\S]*the model is missing"):
+        await arm.ready(20.0)
+    await arm.stop()
+
+
+async def test_waiting_for_a_server_that_is_never_ready_is_bounded(scripted, leaves_no_process):
+    arm = scripted("sick")
+    await arm.start()
+    with pytest.raises(Unavailable, match=r"not ready after 1 s[\s\S]*starting in mode sick"):
+        await arm.ready(1.0)
+    await arm.stop()
+
+
+async def test_cancelling_the_stop_still_kills_a_stubborn_server(scripted, leaves_no_process):
+    arm = scripted("stubborn")
+    await arm.start()
+    await arm.ready(20.0)
+    stopping = asyncio.create_task(arm.stop())
+    await asyncio.sleep(0.3)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert not family()
+
+
+async def test_before_start_there_is_nothing_to_stop_and_no_address(scripted):
+    arm = scripted("plain")
+    await arm.stop()
+    with pytest.raises(Unavailable):
+        _ = arm.url
