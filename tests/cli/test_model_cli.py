@@ -111,6 +111,20 @@ def test_no_model_is_one_line_and_exit_code_two() -> None:
     assert len(errors.splitlines()) == 1
 
 
+def test_an_id_that_cannot_be_fetched_says_the_manual_step() -> None:
+    code, _, errors = netgain("inspect", "no-such-org/no-such-model", HF_HUB_OFFLINE="1")
+    assert code == 1
+    assert "hf download no-such-org/no-such-model --local-dir FOLDER" in errors.splitlines()[-1]
+
+
+def test_what_a_killed_fetch_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "models" / ".fetch-1"
+    left.mkdir(parents=True)
+    (left / "part").write_bytes(b"x" * 1000)
+    assert netgain("fetch", cache=tmp_path, **NO_REGISTRY)[0] == 1
+    assert not left.exists()
+
+
 def test_convert_does_not_overwrite(tmp_path: Path, fetched: Path) -> None:
     (tmp_path / "x").write_text("")
     code, _, errors = netgain("convert", fetched, tmp_path)

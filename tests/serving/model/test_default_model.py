@@ -46,6 +46,7 @@ def test_blocks_as_stored_answer_sensibly(default_model: Path) -> None:
     loaded = load_model(default_model, "auto", load_kernels("auto", 2))
     assert loaded.name == "SmolLM2-135M-Instruct"
     assert loaded.eos == (2,)
+    assert loaded.computed == ("Q4_1", "Q8_0")
     assert loaded.model.weight_bytes < 170e6
     prompt = loaded.tokenizer.encode("The capital of France is")
     assert loaded.tokenizer.decode(greedy(loaded, prompt, 1, torch.bfloat16)) == " Paris"

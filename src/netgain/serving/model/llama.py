@@ -81,24 +81,26 @@ class LlamaModel:
         model's vocabulary and context.
         """
         kernels, config = self.kernels, self.config
-        query = config.heads * config.head_dim
-        turned = query + config.kv_heads * config.head_dim  # columns of the query and key heads, which rotate
-        turning = config.heads + config.kv_heads
+        width = config.kv_heads * config.head_dim
+        rotating = config.heads + config.kv_heads  # query and key heads turn together, side by side
+        parts, roles = (rotating * config.head_dim, width), (config.heads * config.head_dim, width)
+        eps, product = config.rms_eps, self._product
         cos, sin = self._cos[positions], self._sin[positions]
         x = kernels.embed(tokens, self._embedding)
         last = len(self._layers) - 1
         for number, layer in enumerate(self._layers):
-            qkv = self._product(kernels.rms_norm(x, layer.attention_norm, config.rms_eps), layer.qkv)
-            qk = kernels.rope(qkv[:, :turned].contiguous(), turning, cos, sin)
+            qkv = product(kernels.rms_norm(x, layer.attention_norm, eps), layer.qkv)
+            qk, v = qkv.split_with_sizes(parts, 1)  # for one row these are views without a copy
+            q, k = kernels.rope(qk.contiguous(), rotating, cos, sin).split_with_sizes(roles, 1)
             keys, values = kv.keys(number), kv.values(number)
-            kernels.store_kv(qk[:, query:].contiguous(), qkv[:, turned:].contiguous(), keys, values, plan)
-            attended = kernels.attention(qk[:, :query].contiguous(), keys, values, plan, config.heads)
+            kernels.store_kv(k.contiguous(), v.contiguous(), keys, values, plan)
+            attended = kernels.attention(q.contiguous(), keys, values, plan, config.heads)
             if number == last:  # the KV of all rows is written; from here on only rows that are asked for matter
                 attended, x = attended[logits_rows], x[logits_rows]
-            x += self._product(attended, layer.output)
-            gate_up = self._product(kernels.rms_norm(x, layer.mlp_norm, config.rms_eps), layer.gate_up)
-            x += self._product(kernels.silu_mul(gate_up), layer.down)
-        return self._product(kernels.rms_norm(x, self._norm, config.rms_eps), self._head)
+            x += product(attended, layer.output)
+            gate_up = product(kernels.rms_norm(x, layer.mlp_norm, eps), layer.gate_up)
+            x += product(kernels.silu_mul(gate_up), layer.down)
+        return product(kernels.rms_norm(x, self._norm, eps), self._head)
 
     def _product(self, x: Tensor, weights: tuple[Weight, ...]) -> Tensor:
         if len(weights) == 1:

@@ -15,13 +15,24 @@ from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.llama import LlamaModel
 from netgain.serving.model.template import ChatTemplate
 from netgain.serving.model.tokenizer import Tokenizer
-from netgain.serving.model.weights import GgufSource, SafetensorsSource, WeightSource, check_names
+from netgain.serving.model.weights import (
+    GgufSource,
+    SafetensorsSource,
+    WeightSource,
+    check_names,
+    computed_type,
+    expected_shapes,
+)
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run. Digests are hex; `numerics` names everything that decides the bits of KV besides weights and
-    tokens: compute type, kernel path and version. `notes` say what a user should know about how it was loaded."""
+    """A model ready to run.
+
+    `computed` lists the types its matrices are kept in. Digests are hex; `numerics` names everything that decides the
+    bits of KV besides weights and tokens: those types, kernel path and version. `notes` say what a user should know
+    about how it was loaded.
+    """
 
     name: str
     config: ModelConfig
@@ -29,6 +40,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     eos: tuple[int, ...]
+    computed: tuple[str, ...]
     weights_digest: str
     tokenizer_digest: str
     numerics: str
@@ -47,6 +59,12 @@ def load_model(
     weights = weight_source(checkpoint)
     notes = check_names(weights, checkpoint.config)
     model = LlamaModel(checkpoint.config, weights, kernels, dtype, torch.device(device))
+    matrices = [weights.kind(name) for name, shape in expected_shapes(checkpoint.config).items() if len(shape) == 2]
+    computed = tuple(sorted({computed_type(kind, dtype) for kind in matrices}))
+    if dtype != "bf16" and "F16" in matrices:
+        notes += (
+            "float16 weights are computed as float32: the kernels have no float16, and bfloat16 would round them",
+        )
     return LoadedModel(
         name=checkpoint.name,
         config=checkpoint.config,
@@ -54,9 +72,10 @@ def load_model(
         tokenizer=checkpoint.tokenizer,
         template=checkpoint.template,
         eos=checkpoint.eos,
+        computed=computed,
         weights_digest=files_digest(weights.files),
         tokenizer_digest=checkpoint.tokenizer.digest,
-        numerics=f"{dtype};{kernels.name}",
+        numerics=f"{'+'.join(computed)};{kernels.name}",
         notes=notes,
     )
 

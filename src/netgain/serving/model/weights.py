@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,10 +63,9 @@ class SafetensorsSource:
     """A folder's model.safetensors, or the shards that model.safetensors.index.json names and no other file."""
 
     def __init__(self, folder: Path) -> None:
-        self._stack = ExitStack()
         shards, place = _shards(folder)
         self.files = tuple(folder / shard for shard in shards)
-        self._open = {shard: self._stack.enter_context(_open(folder / shard)) for shard in shards}
+        self._open = {shard: _open(folder / shard) for shard in shards}
         held = {shard: frozenset(file.keys()) for shard, file in self._open.items()}
         if place is None:
             place = {name: shard for shard, names in held.items() for name in names}
@@ -122,7 +120,7 @@ class GgufSource:
 
     def blocks(self, name: str) -> Blocks | None:
         shape = self.shape(name)
-        if self.kind(name) not in _BLOCK_BYTES or len(shape) != 2:
+        if self.kind(name) not in ("Q4_1", "Q8_0") or len(shape) != 2:
             return None
         rows = self._rows(name)
         return Blocks(
@@ -185,21 +183,24 @@ def stored_types(source: WeightSource) -> dict[str, int]:
     return dict(Counter(source.kind(name) for name in sorted(source.names())).most_common())
 
 
+def computed_type(stored: str, dtype: str) -> str:
+    """The type in which a matrix stored as `stored` is kept and multiplied under a compute type (see llama.pack)."""
+    if dtype == "bf16":
+        return "BF16"
+    return stored if dtype == "auto" and stored in ("Q4_1", "Q8_0", "BF16") else "F32"
+
+
 def matrix_bytes(source: WeightSource, config: ModelConfig, dtype: str) -> int:
-    """Bytes of all weights in a compute type (see llama.pack), as stored; kernels may add padding of their own."""
+    """Bytes of all weights in a compute type; kernels may add padding of their own."""
     total = 0
     for name, shape in expected_shapes(config).items():
-        kind, numbers = source.kind(name), math.prod(shape)
-        if len(shape) == 1:
-            total += 4 * numbers
-        elif dtype == "auto" and kind in _BLOCK_BYTES:
-            total += numbers // 32 * _BLOCK_BYTES[kind]
-        else:
-            total += numbers * (2 if dtype == "bf16" or (dtype == "auto" and kind == "BF16") else 4)
+        kind = computed_type(source.kind(name), dtype) if len(shape) == 2 else "F32"
+        numbers, size = _SIZES[kind]
+        total += math.prod(shape) // numbers * size
     return total
 
 
-_BLOCK_BYTES: Mapping[str, int] = {"Q4_1": 20, "Q8_0": 34}
+_SIZES: Mapping[str, tuple[int, int]] = {"Q4_1": (32, 20), "Q8_0": (32, 34), "BF16": (1, 2), "F32": (1, 4)}
 _LAYER_NAMES: Mapping[str, str] = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
