@@ -15,7 +15,7 @@ from netgain.serving.engine.request import Request, SamplingParams
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.fleet.health import ReplicaState
 from netgain.serving.fleet.reply import Delivery, EngineLost, Loss
-from netgain.serving.runtime.config import EngineConfig, FleetSettings, ModelSettings
+from netgain.serving.runtime.config import EngineConfig, FleetSettings, ModelSettings, SchedulerSettings
 
 pytestmark = pytest.mark.usefixtures("leaves_no_process")
 
@@ -193,3 +193,26 @@ time.sleep(0.3)
     assert gaps[1] >= 0.4
     assert gaps[2] >= 0.8
     assert all(gap >= 0.8 for gap in gaps[2:])
+
+
+@pytest.mark.parametrize(("step_timeout_s", "survives"), [(60.0, True), (0.2, False)])
+async def test_a_long_step_is_no_hang_until_it_exceeds_its_own_limit(config, step_timeout_s, survives):
+    config = config.model_copy(update={"scheduler": SchedulerSettings(max_batch_tokens=4096)})
+    settings = FleetSettings(
+        heartbeat_s=0.05, hang_timeout_s=0.5, step_timeout_s=step_timeout_s, restart_backoff_s=30, start_timeout_s=60
+    )
+    fleet = Fleet(config, settings)
+    await fleet.start()
+    try:
+        events: asyncio.Queue[Delivery | Loss] = asyncio.Queue()
+        long = Request(id="a", prompt=(70,) * 400, sampling=SamplingParams(max_tokens=1, temperature=0))
+        started = time.monotonic()
+        fleet.submit(long, events.put_nowait)
+        event = await asyncio.wait_for(events.get(), 60)
+        if survives:
+            assert time.monotonic() - started > settings.hang_timeout_s
+            assert isinstance(event, Delivery)
+        else:
+            assert "has been in one step for" in str(event.error)
+    finally:
+        await fleet.close()
