@@ -1,0 +1,264 @@
+"""The report: complete, self-contained, escaped, readable again from its JSON, and drawn by a real browser."""
+
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from netgain.cost.step_cost import StepCost, StepPoint
+from netgain.deciding.decide.score import score
+from netgain.deciding.diagnose.bottleneck import find_bottleneck
+from netgain.deciding.diagnose.decompose import decompose
+from netgain.deciding.diagnose.hypotheses import rank
+from netgain.deciding.experiment.analyse import Terms, analyse
+from netgain.deciding.experiment.checks import check_trial
+from netgain.deciding.experiment.conduct import Block, Trial
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
+from netgain.deciding.report.html import render_html
+from netgain.deciding.report.outcome import Asked, Outcome, arm_report, drafting
+from netgain.deciding.report.terminal import print_summary
+from netgain.deciding.report.write import write_report
+from netgain.deciding.technique.catalogue import CATALOGUE
+from netgain.deciding.technique.facts import Facts
+from netgain.measuring.workload.slo import parse_slo
+
+HOSTILE = "<script>alert('x')</script>&\"m\""
+
+
+def trial_of(make_record, speedup=2.0, groups=7, prompts=3, fails=False):
+    """A B B A in which the candidate verifies drafts of three and commits two tokens a step."""
+    observations, blocks, clock = [], [], 100.0
+    for group in range(groups):
+        for turn, arm in enumerate((BASELINE, CANDIDATE, CANDIDATE, BASELINE)):
+            began = clock
+            for prompt in range(prompts):
+                fast = arm == CANDIDATE
+                wobble = 1.0 + 0.004 * ((group * 7 + turn * 3 + prompt) % 5 - 2)
+                record = make_record(
+                    f"g{group}p{prompt}",
+                    start_s=clock,
+                    tokens=33,
+                    token_s=0.01 * wobble / (speedup if fast else 1.0),
+                    per_chunk=2 if fast else 1,
+                    verify=fast,
+                    draft_s=0.0005 if fast else 0.0,
+                    prefill_s=0.08 * wobble,
+                    output=tuple(range(5, 38)),
+                    error="connection refused" if fails and fast else None,
+                )
+                observations.append(Observation(arm=arm, group=group, block=4 * group + turn, record=record))
+                clock = record.finished_s
+            blocks.append(
+                Block(
+                    index=4 * group + turn,
+                    group=group,
+                    repeat=turn // 2,
+                    arm=arm,
+                    started_s=began,
+                    finished_s=clock,
+                    idle_cpu={CANDIDATE if arm == BASELINE else BASELINE: 0.004},
+                    foreign_cpu=0.02,
+                    lateness_p99_s=0.0001,
+                    client_void=None,
+                    output_tokens=33 * prompts,
+                )
+            )
+    return Trial(observations=tuple(observations), blocks=tuple(blocks))
+
+
+def outcome_of(trial, slo=None, model="default") -> Outcome:
+    records = tuple(seen.record for seen in trial.observations if seen.arm == BASELINE)
+    cost = StepCost(
+        points=tuple(
+            StepPoint(batch=1, tokens=n, context=c, seconds=0.01 * (1 + 0.03 * n)) for n in (1, 17) for c in (0, 999)
+        )
+    )
+    facts = Facts(
+        engine="netgain",
+        engine_version="0.1.0",
+        model=model,
+        workload="edit",
+        concurrency=1,
+        decomposition=decompose(records),
+        records=records,
+        step_cost=cost,
+    )
+    hypotheses = rank(CATALOGUE, facts)
+    prediction = hypotheses[0].prediction
+    terms = Terms(promises_identity=True, slo=None if slo is None else parse_slo(slo))
+    analysis = analyse(trial.observations, terms, check_trial(trial))
+    drafted = drafting(seen.record for seen in trial.observations if seen.arm == CANDIDATE)
+    return Outcome(
+        created="2026-01-01T00:00:00+00:00",
+        seconds=140.0,
+        first_verdict_s=138.0,
+        asked=Asked(
+            model=model,
+            workload="edit",
+            workload_digest="d" * 64,
+            prompts=21,
+            prompts_available=45,
+            output_tokens_at_most=64,
+            concurrency=1,
+            temperature=None,
+            seed=0,
+            slo=slo,
+            minimum_effect=0.03,
+            technique=None,
+            form="quick",
+        ),
+        context={"cpu": "test processor", "cores_available": 2, "netgain": "0.1.0", "torch": None},
+        server={"model": model},
+        decomposition=facts.decomposition,
+        bottleneck=find_bottleneck(facts),
+        hypotheses=hypotheses,
+        chosen="ngram",
+        title="n-gram speculation (prompt lookup)",
+        must_report=CATALOGUE["ngram"].must_report,
+        prediction=prediction,
+        analysis=analysis,
+        stopped=None,
+        arms=tuple(
+            arm_report(name, ("netgain", "serve", model), trial.observations, trial.blocks, 400_000_000)
+            for name in (BASELINE, CANDIDATE)
+        ),
+        blocks=trial.blocks,
+        scores=score(prediction, analysis, drafted),
+        drafting=drafted,
+        cache_state="cold at the start of each block",
+        deploy=("netgain", "serve", model, "--speculation", "ngram"),
+        deploy_note="switches checked with netgain 0.1.0",
+        server_client_gap_s=0.001,
+        looped_baseline=0.0,
+        cannot_show=("Other loads.",),
+    )
+
+
+class Balanced(HTMLParser):
+    VOID = frozenset({"meta", "br", "line", "rect", "circle", "path", "link", "img"})
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def adopted(make_record) -> Outcome:
+    return outcome_of(trial_of(make_record), slo="ttft=500ms,itl.p99=50ms")
+
+
+def test_it_is_one_file_without_scripts_or_network(adopted):
+    page = render_html(adopted)
+    parser = Balanced()
+    parser.feed(page)
+    assert not parser.open
+    assert not parser.tags & {"script", "link", "img", "iframe", "object"}
+    assert not re.search(r"""(src|href)\s*=|url\(|@import|https?://""", page)
+
+
+def test_verdict_comes_first_and_every_part_is_there(adopted):
+    page = render_html(adopted)
+    order = [
+        page.index(text)
+        for text in (
+            "ADOPT",
+            "Net gain: what was saved",
+            "Predicted before, measured after",
+            "Distributions",
+            "Where the time goes",
+            "What cannot be concluded",
+            "Drafts",
+            "Guards and validity",
+            "Deploy, and when to go back",
+            "What this cannot show",
+            "Settings and versions",
+        )
+    ]
+    assert order == sorted(order)
+    assert "Requests that met the whole SLO" in page
+    assert page.count("<svg") >= 6
+
+
+def test_text_from_outside_is_escaped(make_record):
+    page = render_html(outcome_of(trial_of(make_record), model=HOSTILE))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_json_holds_everything_that_the_page_shows(adopted, tmp_path):
+    path = write_report(adopted, tmp_path / "new" / "folder")
+    again = msgspec.json.decode((path.parent / "decision.json").read_bytes(), type=Outcome)
+    assert render_html(again) == path.read_text()
+
+
+def test_every_kind_of_outcome_can_be_drawn(make_record, adopted):
+    rejected = outcome_of(trial_of(make_record, speedup=0.5))
+    assert "REJECT" in render_html(rejected)
+    failing = outcome_of(trial_of(make_record, fails=True))
+    assert "more requests fail" in render_html(failing)
+    few = outcome_of(trial_of(make_record, groups=1))
+    assert "too few for an interval" in render_html(few)
+    nothing = msgspec.structs.replace(
+        adopted,
+        analysis=None,
+        prediction=None,
+        chosen=None,
+        title=None,
+        scores=(),
+        arms=(),
+        blocks=(),
+        drafting=None,
+        stopped="No technique can be tried here.",
+    )
+    assert "No technique can be tried here." in render_html(nothing)
+    for outcome in (adopted, rejected, failing, few, nothing):
+        console = Console(record=True, width=100, file=Path("/dev/null").open("w"))  # noqa: SIM115
+        print_summary(outcome, console)
+        assert console.export_text().strip()
+
+
+def test_the_terminal_says_verdict_prediction_and_command(adopted):
+    console = Console(record=True, width=120, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    print_summary(adopted, console)
+    text = console.export_text()
+    for part in ("ADOPT", "predicted", "measured", "residual", "netgain serve", "Go back"):
+        assert part in text
+
+
+def test_a_browser_draws_it(adopted, tmp_path, requires_browser):
+    path = write_report(adopted, tmp_path)
+    shot = tmp_path / "report.png"
+    subprocess.run(
+        [
+            requires_browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--window-size=900,1600",
+            f"--screenshot={shot}",
+            path.as_uri(),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert shot.read_bytes().startswith(b"\x89PNG")
+    assert shot.stat().st_size > 40_000  # an empty page of this size has about 5 kB
