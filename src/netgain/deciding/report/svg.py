@@ -38,17 +38,23 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
+SMALL = 0.005  # a stage that moves the mean by less than this share of the baseline joins the others of its kind
+
+
 def waterfall_svg(fall: Waterfall) -> Markup:
-    """From the baseline's mean time, stage by stage, to the candidate's."""
+    """From the baseline's mean time, stage by stage, to the candidate's. Small stages are joined; the table has all."""
+    large = {stage: saved for stage, saved in fall.saved_ns.items() if abs(saved) >= SMALL * fall.baseline_ns}
+    changes = [(str(stage), saved) for stage, saved in large.items()]
+    rest = sum(fall.saved_ns.values()) - sum(large.values())
+    if len(large) < len(fall.saved_ns):
+        changes.append((f"{len(fall.saved_ns) - len(large)} other stages", rest))
     rows: list[tuple[str, int, int, str, str]] = [
         ("baseline", 0, fall.baseline_ns, "bar-baseline", ms(fall.baseline_ns / 1e6))
     ]
     at = fall.baseline_ns
-    for stage, saved in sorted(fall.saved_ns.items(), key=lambda pair: -pair[1]):
-        if abs(saved) < 5_000:  # below 0.005 ms a bar says nothing; the table has it
-            at -= saved
-            continue
-        rows.append((stage, at, at - saved, "bar-saved" if saved > 0 else "bar-spent", signed(-saved)))
+    for name, saved in sorted(changes, key=lambda pair: -pair[1]):
+        told = f"{name} saved" if saved > 0 else f"{name} spent" if saved < 0 else name
+        rows.append((told, at, at - saved, "bar-saved" if saved > 0 else "bar-spent", signed(-saved)))
         at -= saved
     rows.append(("residual (client, network)", at, at - fall.residual_ns, "bar-residual", signed(-fall.residual_ns)))
     rows.append(("candidate", 0, fall.candidate_ns, "bar-candidate", ms(fall.candidate_ns / 1e6)))
