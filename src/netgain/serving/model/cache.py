@@ -1,5 +1,6 @@
 """The paged KV memory itself: allocated once, addressed by the block ids that the pool hands out."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,9 +29,9 @@ class PagedKV:
         self.blocks, self.block_tokens, self.dtype = blocks, block_tokens, dtype
         shape = (config.layers, blocks, block_tokens, config.kv_heads, config.head_dim)
         try:
-            self._keys = torch.zeros(shape, dtype=dtype, device=device)
-            self._values = torch.zeros(shape, dtype=dtype, device=device)
-        except RuntimeError as error:
+            self._keys = _zeros(shape, dtype, torch.device(device))
+            self._values = _zeros(shape, dtype, torch.device(device))
+        except (RuntimeError, MemoryError) as error:
             wanted = blocks * block_bytes(config, block_tokens, dtype)
             raise UsageError(
                 f"cannot allocate {wanted / 2**20:.0f} MiB for the KV pool; ask for fewer blocks"
@@ -47,6 +48,14 @@ class PagedKV:
 
     def values(self, layer: int) -> Tensor:
         return self._value_layers[layer]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the CPU the pages come from the system already zero, so that memory is taken as blocks are first written."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    stored = np.zeros(shape, dtype=np.uint16 if dtype is torch.bfloat16 else np.float32)
+    return torch.from_numpy(stored).view(dtype)
 
 
 def block_bytes(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> int:
