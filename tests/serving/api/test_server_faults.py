@@ -16,6 +16,12 @@ import pytest
 from netgain.cli.main import run
 
 
+@pytest.fixture(scope="module")
+def server(start_server, server_options):
+    with start_server(*server_options) as started:
+        yield started
+
+
 def open_request(server, **fields) -> socket.socket:
     """A completion request on a raw socket, so that the client can behave badly."""
     data = json.dumps({"prompt": "l", "temperature": 0, **fields}).encode()
@@ -24,6 +30,9 @@ def open_request(server, **fields) -> socket.socket:
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {url.hostname}\r\nContent-Length: {len(data)}\r\n\r\n"
     client.sendall(head.encode() + data)
     return client
+
+
+GAUGES = ("requests_running", "requests_waiting", "kv_blocks_free", "kv_blocks")
 
 
 def wait_for_idle(server, timeout_s: float = 10.0) -> None:
@@ -35,9 +44,6 @@ def wait_for_idle(server, timeout_s: float = 10.0) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"still busy: {gauges}")
-
-
-GAUGES = ("requests_running", "requests_waiting", "kv_blocks_free", "kv_blocks")
 
 
 def test_clients_that_give_up_leave_nothing_behind(server):
@@ -74,6 +80,7 @@ def test_a_client_that_leaves_before_its_body_is_complete_harms_nobody(server):
 def test_a_dead_or_hung_engine_is_named_and_replaced(server, number, cause):
     server.wait_until("ready", 15)
     restarts = server.health()["replicas"][0]["restarts"]
+    steps = server.metric("netgain_steps_total")
     victim = server.engine_pid
     with ThreadPoolExecutor(2) as pool:
         streamed = pool.submit(server.ask, False, "l", max_tokens=4000, stream=True)
@@ -102,23 +109,11 @@ def test_a_dead_or_hung_engine_is_named_and_replaced(server, number, cause):
     assert time.monotonic() - killed_s < 15
     assert server.ask(False, "s").json["choices"][0]["text"] == "short answer"
     assert not psutil.pid_exists(victim)
+    assert server.metric("netgain_steps_total") > steps  # counters outlive the engine process
     assert server.health()["replicas"][0]["restarts"] == restarts + 1
 
 
-def test_metrics_survive_an_engine_restart(server):
-    server.wait_until("ready", 15)
-    before = server.metric("netgain_output_tokens_total")
-    os.kill(server.engine_pid, signal.SIGKILL)
-    while server.health()["status"] == "ready":
-        time.sleep(0.02)
-    server.wait_until("ready", 15)
-    server.ask(False, "s")
-    time.sleep(0.3)
-    assert server.metric("netgain_output_tokens_total") >= before
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_everything_within_seconds(start_server, chain_model, number):
+def test_an_interrupt_ends_everything_within_seconds(start_server, chain_model):
     with start_server(str(chain_model.folder), "--set", "engine.model.kernels=torch") as server:
         processes = [psutil.Process(server.process.pid), psutil.Process(server.engine_pid)]
         answers: list[object] = []
@@ -130,7 +125,7 @@ def test_a_signal_ends_everything_within_seconds(start_server, chain_model, numb
             time.sleep(0.02)
         time.sleep(0.2)
         started = time.monotonic()
-        assert server.stop(number) == 0
+        assert server.stop(signal.SIGINT) == 0
         assert time.monotonic() - started < 8
         reader.join(5)
         assert "shutting down" in str(answers[0])
@@ -138,12 +133,10 @@ def test_a_signal_ends_everything_within_seconds(start_server, chain_model, numb
         assert not alive
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_killed_server_takes_its_engine_along(start_server, chain_model, frozen):
+def test_a_killed_server_takes_even_a_stopped_engine_along(start_server, chain_model):
     with start_server(str(chain_model.folder), "--set", "engine.model.kernels=torch") as server:
         engine = psutil.Process(server.engine_pid)
-        if frozen:
-            engine.suspend()
+        engine.suspend()
         server.process.kill()
         server.process.wait()
         engine.wait(timeout=5)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from netgain.ledger.records import DraftCounts, EngineTrace, RequestRecord
+from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Interval, tile
 from netgain.serving.api.prepare import Job
 from netgain.serving.api.stop import StopMatcher
@@ -35,6 +36,7 @@ class Choice:
         self.last_sent_s: float | None = None
         self.tokens_when_sent = 0
         self.finished_s: float | None = None
+        self._tiled: tuple[float, dict[Stage, float]] | None = None  # how far the record has been put together
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopMatcher(stops)
 
@@ -107,8 +109,8 @@ class Choice:
             cached_tokens=0 if trace is None else trace.cached_tokens,
             output_tokens=len(self.tokens),
             preemptions=0 if trace is None else trace.preemptions,
-            stages=tile(intervals, received_s, until_s),
-            ttft_stages=None if first_s is None else tile(intervals, received_s, first_s),
+            stages=self._stages(intervals, received_s, until_s),
+            ttft_stages=None if first_s is None else _tile(intervals, received_s, first_s),
             drafts=DraftCounts() if trace is None else trace.drafts,
             own_s=None if trace is None else trace.own_s,
             stall_s=None if trace is None else trace.stall_s,
@@ -117,6 +119,15 @@ class Choice:
             error=self.error,
         )
 
+    def _stages(self, intervals: Sequence[Interval], received_s: float, until_s: float) -> dict[Stage, float]:
+        """Tile up to `until_s`; the second record of a choice only adds what came after the first."""
+        since_s, before = self._tiled or (received_s, {})
+        totals = dict(before)
+        for stage, seconds in _tile(intervals, since_s, until_s).items():
+            totals[stage] = totals.get(stage, 0.0) + seconds
+        self._tiled = until_s, totals
+        return totals
+
     def _rest(self) -> str:
         """What was held back at the end of the text: a cut character becomes a replacement mark, and may complete a stop."""
         released = self._stops.feed(self._detokenizer.finish())
@@ -124,3 +135,8 @@ class Choice:
             self.finish_reason = "stop"
             return released.text
         return released.text + self._stops.finish()
+
+
+def _tile(intervals: Sequence[Interval], start_s: float, end_s: float) -> dict[Stage, float]:
+    """`tile`, looking only at intervals that matter: a long answer has thousands, its first token a handful."""
+    return tile((i for i in intervals if i.start_s < end_s and i.end_s > start_s), start_s, end_s)

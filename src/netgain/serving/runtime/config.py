@@ -67,7 +67,7 @@ class SchedulerSettings(Settings):
         default=512, ge=1, description="tokens computed in one step, prefill and decode together"
     )
     max_running: int = Field(default=32, ge=1, description="requests that hold KV at the same time")
-    max_waiting: int = Field(default=256, ge=0, description="queued requests; one more is refused (429)")
+    max_waiting: int = Field(default=256, ge=1, description="queued requests; one more is refused (429)")
     max_model_len: int | None = Field(
         default=None, ge=2, description="prompt and output tokens; by default the model's limit"
     )
