@@ -1,16 +1,20 @@
 """What a running netgain server says about itself: its model, its configuration's identity, and what its steps cost."""
 
 import asyncio
+import statistics
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from http import HTTPStatus
 
 import aiohttp
 import msgspec
 
-from netgain.cost.step_cost import StepCost
+from netgain.cost.step_cost import StepCost, StepPoint
 from netgain.errors import Unavailable, UsageError
 
-STEP_COST_BUDGET_S = 4.0
+STEP_COST_BUDGET_S = 3.0
+STEP_COST_CALLS = 5
 STEP_COST_TIMEOUT_S = 60.0
 CARD_TIMEOUT_S = 10.0
 IDLE_WAIT_S = 15.0  # an answer that was just cut short may still hold the engine
@@ -42,22 +46,55 @@ async def served_model(url: str) -> tuple[str, dict[str, str]]:
 
 
 async def measure_step_cost(url: str) -> tuple[StepCost | None, str | None]:
-    """The engine's own measurement of its steps, or the reason why there is none. Waits for the engine to be idle."""
+    """The engine's own measurement of its steps, or the reason why there is none. Waits for the engine to be idle.
+
+    Asked for several times and joined: one call measures each step about once, and the machine drifts between calls.
+    """
+    curves: list[StepCost] = []
+    reason: str | None = None
     deadline_s = time.monotonic() + IDLE_WAIT_S
     try:
         timeout = aiohttp.ClientTimeout(total=STEP_COST_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            while True:
-                query = {"budget_s": str(STEP_COST_BUDGET_S)}
+            while len(curves) < STEP_COST_CALLS:
+                query = {"budget_s": str(STEP_COST_BUDGET_S), "fresh": "true"}
                 async with session.get(f"{url}/netgain/step-cost", params=query) as response:
                     body = await response.read()
-                if response.status == 200:
-                    return StepCost.from_json(body), None
+                if response.status == HTTPStatus.OK:
+                    curves.append(StepCost.from_json(body))
+                    continue
+                reason = f"the server answered {response.status}: {body[:200].decode(errors='replace')}"
                 if response.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() > deadline_s:
-                    return None, f"the server answered {response.status}: {body[:200].decode(errors='replace')}"
+                    break
                 await asyncio.sleep(RETRY_S)
     except (aiohttp.ClientError, OSError, TimeoutError, UsageError) as error:
-        return None, f"it could not be measured ({error!r})"
+        reason = f"it could not be measured ({error!r})"
+    return (join(curves), None) if curves else (None, reason)
+
+
+def join(curves: Sequence[StepCost]) -> StepCost:
+    """One curve of several: per point the median over the curves that measured it, quartiles where there are enough."""
+    found: dict[tuple[int, int, int], list[StepPoint]] = defaultdict(list)
+    for curve in curves:
+        for point in curve.points:
+            found[point.batch, point.tokens, point.context].append(point)
+    points = []
+    for (batch, tokens, context), measured in sorted(found.items()):
+        seconds = [point.seconds for point in measured]
+        quartiles = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else None
+        points.append(
+            StepPoint(
+                batch=batch,
+                tokens=tokens,
+                context=context,
+                seconds=statistics.median(seconds),
+                low_s=None if quartiles is None else quartiles[0],
+                high_s=None if quartiles is None else quartiles[2],
+                repeats=sum(point.repeats for point in measured),
+            )
+        )
+    missing = {place for curve in curves for place in curve.unmeasured} - set(found)
+    return StepCost(points=tuple(points), subject=curves[0].subject, unmeasured=tuple(sorted(missing)))
 
 
 def _text(value: object) -> str:

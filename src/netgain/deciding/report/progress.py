@@ -39,6 +39,8 @@ class TerminalProgress:
         if kind is None:
             self._end_phase()
         self._progress.stop()
+        if kind is KeyboardInterrupt:
+            self._console.print("[yellow]stopped[/]; the servers that were started are gone", highlight=False)
 
     def phase(self, text: str, steps: int | None = None) -> None:
         self._end_phase()

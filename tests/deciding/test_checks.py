@@ -1,0 +1,96 @@
+"""Validity: what voids a run, and what is only said."""
+
+import msgspec
+
+from netgain.cost.step_cost import StepCost, StepPoint
+from netgain.deciding.decide.server import join
+from netgain.deciding.experiment.checks import check_trial
+from netgain.deciding.experiment.conduct import Block, Design, Trial, grouped
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL, Observation
+from netgain.measuring.workload.item import Item
+
+BLOCK = Block(
+    index=0,
+    group=0,
+    repeat=0,
+    arm=BASELINE,
+    started_s=0.0,
+    finished_s=2.0,
+    idle_cpu={CANDIDATE: 0.001},
+    foreign_cpu=0.0,
+    lateness_p99_s=0.0001,
+    client_void=None,
+    output_tokens=10,
+)
+
+
+def checks(blocks=(BLOCK,) * 10, observations=()):
+    return {check.name: check for check in check_trial(Trial(observations=tuple(observations), blocks=tuple(blocks)))}
+
+
+def seen(make_record, arm, cached):
+    return Observation(arm=arm, group=0, block=0, record=make_record(cached=cached))
+
+
+def test_a_quiet_run_is_valid(make_record):
+    found = checks(observations=[seen(make_record, BASELINE, 0), seen(make_record, CANDIDATE, 0)])
+    assert [check.ok for check in found.values()] == [True] * 4
+
+
+def test_an_idle_arm_that_works_voids(make_record):
+    busy = msgspec.structs.replace(BLOCK, idle_cpu={CANDIDATE: 0.05})
+    assert checks([busy] * 4)["idle arm"].ok is False
+    assert checks([busy, *[BLOCK] * 9])["idle arm"].ok is True  # 0.6 % over the whole run
+    assert checks([msgspec.structs.replace(BLOCK, idle_cpu={})])["idle arm"].ok is None
+
+
+def test_one_over_budget_block_is_said_and_many_void():
+    over = msgspec.structs.replace(BLOCK, client_void="the client's event-loop lag was 60 ms")
+    one = checks([over, *[BLOCK] * 19])["client"]
+    assert one.ok is True
+    assert "1 of 20 blocks" in one.says
+    assert checks([over] * 3 + [BLOCK] * 7)["client"].ok is False
+
+
+def test_other_cached_tokens_in_one_arm_void(make_record):
+    found = checks(observations=[seen(make_record, BASELINE, 0), seen(make_record, CANDIDATE, 16)])
+    assert found["cache state"].ok is False
+    assert checks()["cache state"].ok is None
+
+
+def test_other_work_on_the_machine_is_said_and_never_voids():
+    loud = msgspec.structs.replace(BLOCK, foreign_cpu=1.5)
+    assert checks([loud])["other work on the machine"].ok is None
+    assert "1.50 cores" in checks([loud])["other work on the machine"].says
+
+
+def items(count):
+    return [Item(id=f"i{n}", category="c", max_tokens=4, prompt="x") for n in range(count)]
+
+
+def test_groups_are_dealt_in_turns_and_never_hold_a_prompt_twice():
+    groups = grouped(items(6), 2, 3)
+    assert [[item.id for item in group] for group in groups] == [["i0", "i2", "i4"], ["i1", "i3", "i5"]]
+    for group in grouped(items(5), 4, 3):
+        assert len({item.id for item in group}) == 3
+    assert all(len(group) == 2 for group in grouped(items(2), 3, 5))
+
+
+def test_the_order_is_mirrored_so_that_linear_drift_cancels():
+    plain = Design(groups=grouped(items(2), 2, 1), concurrency=1)
+    assert plain.order == (BASELINE, CANDIDATE, CANDIDATE, BASELINE)
+    full = Design(groups=grouped(items(2), 2, 1), concurrency=1, sweeps=2, with_control=True)
+    assert full.order == (BASELINE, CANDIDATE, CONTROL, CONTROL, CANDIDATE, BASELINE)
+    assert full.blocks == 24
+
+
+def test_joined_step_costs_are_medians_of_what_was_measured():
+    def curve(*seconds):
+        return StepCost(
+            points=tuple(StepPoint(batch=1, tokens=n + 1, context=0, seconds=value) for n, value in enumerate(seconds))
+        )
+
+    joined = join([curve(0.01, 0.02), curve(0.03), curve(0.02, 0.04)])
+    assert joined.verify(1, 1, 0).seconds == 0.02
+    assert joined.verify(1, 2, 0).seconds == 0.03
+    assert joined.points[0].repeats == 3
