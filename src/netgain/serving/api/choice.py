@@ -72,8 +72,9 @@ class Choice:
     def lose(self, error: str) -> None:
         """The request ended without a last output."""
         self.closed = True
-        self.error = error
-        self.finish_reason = "error"
+        if not self.ended:
+            self.error = error
+            self.finish_reason = "error"
 
     def give_up(self) -> None:
         """The client is gone."""

@@ -177,8 +177,12 @@ class Exchange(Response):
                 await self._give_up()
                 return False
             if not isinstance(event, Delivery):
+                choice = self._choices[event.request_id]
+                complete = choice.ended  # a stop string has ended it for the client
+                choice.lose(str(event.error))
+                if complete:
+                    continue
                 self._refusal = event.error
-                self._choices[event.request_id].lose(str(event.error))
                 raise event.error
             if event.gap is not None and event.gap != gap:
                 # what the step loop does between steps is passing tokens on
