@@ -1,9 +1,11 @@
 """Building the compiled kernels: cached, safe between processes, and clear when it cannot be done."""
 
 import os
+import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,24 @@ def test_a_damaged_library_is_built_again(quick_compiler: list[str], empty_cache
     library.write_bytes(other.read_bytes()[:1000])
     kernels = CompiledKernels(1, quick_compiler, empty_cache)
     assert torch.equal(kernels.silu_mul(torch.zeros(1, 16)), torch.zeros(1, 8))
+
+
+def test_a_build_without_vector_instructions_gives_the_same_quantised_bits(
+    requires_compiler: list[str], compiled: CompiledKernels, make_matrix: Callable, tmp_path: Path, empty_cache: Path
+) -> None:
+    plain = "-march=x86-64" if platform.machine() == "x86_64" else ""
+    compiler = script(tmp_path / "plain", f'exec {shlex.join(requires_compiler)} "$@" -O1 -Wno-psabi {plain}\n')
+    portable = CompiledKernels(2, compiler, empty_cache)
+    x = torch.randn(5, 96)
+    for kind in ("q4_1", "q8_0"):
+        matrix = make_matrix(kind, 37, 96)
+        assert torch.equal(portable.linear(x, matrix.pack(portable)), compiled.linear(x, matrix.pack(compiled)))
+    for kind in ("float32", "bfloat16"):
+        matrix = make_matrix(kind, 37, 97)
+        x = torch.randn(5, 97)
+        assert torch.allclose(
+            portable.linear(x, matrix.pack(portable)), compiled.linear(x, matrix.pack(compiled)), atol=1e-4
+        )
 
 
 def test_a_failing_compiler_is_shown_with_the_end_of_its_output(tmp_path: Path, empty_cache: Path) -> None:

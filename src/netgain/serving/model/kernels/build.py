@@ -16,7 +16,7 @@ from pathlib import Path
 from netgain.errors import Unavailable
 
 SOURCES = Path(__file__).parent / "csrc"
-COMPILE_TIMEOUT_S = 120.0
+COMPILE_TIMEOUT_S = 300.0  # seconds; zig builds its C++ library first, which takes a minute or two once
 VERSION_TIMEOUT_S = 20.0
 OUTPUT_TAIL = 2000  # characters of the compiler's output that an error message keeps
 FLAGS = (
@@ -98,9 +98,7 @@ def _run(command: list[str], timeout_s: float) -> str:
             timeout=timeout_s,
             check=False,
         )
-    except FileNotFoundError as error:
-        raise Unavailable(f"the C++ compiler {command[0]!r} cannot be started: {error.strerror}; set CXX") from error
-    except PermissionError as error:
+    except (FileNotFoundError, PermissionError) as error:
         raise Unavailable(f"the C++ compiler {command[0]!r} cannot be started: {error.strerror}; set CXX") from error
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"the C++ compiler `{shown} ...` gave no result within {timeout_s:g} s; set CXX") from error

@@ -121,12 +121,11 @@ inline int32_t four(const int8_t* q) {
 // total += per output, 4 products of bytes.
 inline void dot4(i32v& total, const int8_t* w, const int8_t* x) {
 #if defined(__ARM_FEATURE_DOTPROD)
-    int32x4_t input = vreinterpretq_s32_s8(vdupq_n_s8(0));
-    input = vdupq_n_s32(four(x));
+    int8x16_t input = vreinterpretq_s8_s32(vdupq_n_s32(four(x)));
     for (int i = 0; i < LANES / 4; i++) {
         int32x4_t part;
         std::memcpy(&part, reinterpret_cast<char*>(&total) + i * 16, 16);
-        part = vdotq_s32(part, vld1q_s8(w + i * 16), vreinterpretq_s8_s32(input));
+        part = vdotq_s32(part, vld1q_s8(w + i * 16), input);
         std::memcpy(reinterpret_cast<char*>(&total) + i * 16, &part, 16);
     }
 #else
@@ -155,6 +154,7 @@ inline void sums_q4_1(const uint8_t* w, const int8_t* x, int64_t ins, const int3
             total[r] = _mm512_add_epi16(total[r], _mm512_maddubs_epi16(a, xa));
             total[r] = _mm512_add_epi16(total[r], _mm512_maddubs_epi16(b, xb));
 #endif
+            NG_HERE(total[r]);
         }
     }
     for (int r = 0; r < ROWS; r++) {
@@ -225,6 +225,7 @@ inline void sums_q8_0(const uint8_t* w, const int8_t* x, int64_t ins, const int3
             __m512i input = _mm512_set1_epi32(four(x + r * ins + 4 * s));
             input = _mm512_mask_sub_epi8(input, negative, _mm512_setzero_si512(), input);
             total[r] = _mm512_add_epi32(total[r], _mm512_madd_epi16(_mm512_maddubs_epi16(size, input), ones));
+            NG_HERE(total[r]);
         }
     }
     for (int r = 0; r < ROWS; r++) out[r] = (i32v)total[r];

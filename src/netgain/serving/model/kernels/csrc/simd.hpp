@@ -25,7 +25,9 @@ constexpr int LANES = 8;
 #endif
 
 // Computes `v` at this place: GCC would else put sums off until it runs out of registers and spills what they add up.
-#if defined(__x86_64__)
+#if defined(__AVX512F__)
+#define NG_HERE(v) asm("" : "+v"(v))
+#elif defined(__x86_64__)
 #define NG_HERE(v) asm("" : "+x"(v))
 #else
 #define NG_HERE(v) (void)(v)
