@@ -158,9 +158,11 @@ async def _try(
     """Run the paired experiment for one hypothesis that has a prediction, and fill in the outcome."""
     chosen, prediction = CATALOGUE[best.technique], best.prediction
     assert prediction is not None
+    setting = ", ".join(f"{name}={value}" for name, value in prediction.setting.items())
     narrator.found(
-        f"{best.title} is predicted to make requests {prediction.speedup_e2e:.2f}x as fast "
-        f"({', '.join(f'{name}={value}' for name, value in prediction.setting.items())})"
+        f"{best.title} is predicted not to pay (at best {prediction.speedup_e2e:.2f}x with {setting}); tried to check that"
+        if prediction.off_is_better
+        else f"{best.title} is predicted to make requests {prediction.speedup_e2e:.2f}x as fast ({setting})"
     )
     switch = chosen.switch_on(ENGINE, prediction.setting)
     arms: dict[str, Arm] = {BASELINE: baseline, CANDIDATE: _launch(stack, settings, CANDIDATE, switch.flags)}

@@ -7,13 +7,16 @@ import msgspec
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.errors import UsageError
 
+FEWEST_GROUPS = 6  # the exact test reaches one in 2**6, the first that is below 2.5 %
+
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
     """How much is measured. `groups` of `group_size` prompts each are measured A B B A, `sweeps` times over.
 
     `output_tokens` caps outputs (None: as the workload says). `control`: a second start of the baseline runs beside.
-    On a slow machine `recording_s` ends the recording of the baseline early, and groups shrink until the experiment
-    should fit `experiment_s`; their number, which the statistics need, stays. None = as long as it takes.
+    On a slow machine `recording_s` ends the recording of the baseline early, and the experiment is made to fit
+    `experiment_s`: first groups shrink, then there are fewer of them, but never fewer than can decide anything.
+    None = as long as it takes.
     """
 
     groups: int
@@ -39,7 +42,10 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         one = msgspec.structs.replace(self, group_size=1).expected_s(request_s, concurrency)
         smallest = min(self.group_size, concurrency)
         size = max(smallest, min(self.group_size, int(self.experiment_s / one))) if one > 0.0 else self.group_size
-        return msgspec.structs.replace(self, group_size=size)
+        smaller = msgspec.structs.replace(self, group_size=size)
+        if smaller.expected_s(request_s, concurrency) > self.experiment_s:
+            return msgspec.structs.replace(smaller, groups=min(self.groups, FEWEST_GROUPS))
+        return smaller
 
 
 QUICK = Form(groups=8, group_size=3, sweeps=1, output_tokens=64, control=False, recording_s=50.0, experiment_s=110.0)

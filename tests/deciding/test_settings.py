@@ -1,0 +1,68 @@
+"""Forms fit their time without losing what the statistics need; settings that cannot be meant are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from netgain.deciding.decide.loop import cannot_show, prepare_items
+from netgain.deciding.decide.settings import FEWEST_GROUPS, FULL, QUICK, Settings
+from netgain.errors import UsageError
+from netgain.measuring.workload.load import load_workload
+
+OUT = Path("unused")
+
+
+def test_a_fast_machine_gets_the_whole_quick_form():
+    assert QUICK.fitted(0.5, 1) == QUICK
+
+
+def test_a_slow_machine_gets_smaller_groups_then_fewer():
+    slow = QUICK.fitted(2.0, 1)
+    assert (slow.groups, slow.group_size) == (QUICK.groups, 1)
+    slower = QUICK.fitted(20.0, 1)
+    assert (slower.groups, slower.group_size) == (FEWEST_GROUPS, 1)
+
+
+def test_the_full_form_takes_as_long_as_it_takes():
+    assert FULL.fitted(60.0, 1) == FULL
+
+
+def test_groups_keep_the_load_up():
+    assert Settings(output=OUT, concurrency=8).form.group_size == 16
+    assert Settings(output=OUT, concurrency=8, quick=True).form.fitted(30.0, 8).group_size == 8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"concurrency": 0}, "concurrency is 0"),
+        ({"temperature": 3.0}, "temperature is 3.0"),
+        ({"minimum_effect": 0.0}, "minimum effect is 0.0"),
+        ({"output_tokens": 1}, "no decode"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(wrong, said):
+    with pytest.raises(UsageError, match=said):
+        Settings(output=OUT, **wrong)
+
+
+def test_prompts_are_capped_and_seeded_the_same_every_time():
+    workload = load_workload("edit")
+    settings = Settings(output=OUT, quick=True, temperature=0.7, seed=3)
+    first, again = prepare_items(workload, settings), prepare_items(workload, settings)
+    assert first == again
+    assert len(first) == QUICK.groups * QUICK.group_size
+    assert all(item.max_tokens <= 64 and item.temperature == 0.7 and item.seed is not None for item in first)
+    assert len({item.seed for item in first}) == len(first)
+    other = prepare_items(workload, Settings(output=OUT, quick=True, seed=4))
+    assert other[0].seed != first[0].seed
+
+
+def test_the_quick_form_says_what_it_cannot_show():
+    settings = Settings(output=OUT, quick=True)
+    items = prepare_items(load_workload("edit"), settings)
+    told = " ".join(cannot_show(settings, items, {item.id for item in items[:5]}))
+    for part in ("started once", "cut at 64 tokens", f"{len(items) - 5} of {len(items)} prompts", "closed loop"):
+        assert part in told
+    full = " ".join(cannot_show(Settings(output=OUT), items, {item.id for item in items}))
+    assert "started once" not in full
