@@ -212,10 +212,10 @@ def _headline(decision: Decision, void: bool, primary: Effect | None, reasons: S
         return reasons[0]
     if primary.low is None or primary.high is None:
         return f"End-to-end time {change(primary.ratio)}, without an interval: {reasons[0]}"
-    return (
-        f"End-to-end time per request {change(primary.ratio)} (median of paired prompts; speedup "
-        f"{primary.ratio:.2f}x, 95 % interval {primary.low:.2f}x to {primary.high:.2f}x)"
-    )
+    measured = f"{primary.ratio:.2f}x, 95 % interval {primary.low:.2f}x to {primary.high:.2f}x"
+    if primary.low <= 1.0 <= primary.high:
+        return f"No change of end-to-end time per request is shown (median speedup of paired prompts {measured})"
+    return f"End-to-end time per request {change(primary.ratio)} (median speedup of paired prompts {measured})"
 
 
 def change(ratio: float) -> str:

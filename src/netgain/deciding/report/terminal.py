@@ -42,7 +42,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
             soft_wrap=True,
         )
     if analysis.rollback and verdict.decision == "adopt":
-        console.print(f"[bold]Go back:[/] {escape(analysis.rollback.says)}")
+        console.print(escape(analysis.rollback.says))
 
 
 def _figures(outcome: Outcome, console: Console) -> None:
