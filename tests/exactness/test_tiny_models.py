@@ -1,0 +1,81 @@
+"""The same promise on every kernel path, stored type and KV type: tiny random models, everything switched on at once."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from netgain.serving.engine.request import SamplingParams
+from netgain.serving.runtime.config import EngineConfig
+from netgain.serving.runtime.llm import LLM
+
+VOCAB = 300
+OUTPUT = 30
+PROMPTS = ([5, 6, 7, 8] * 9, list(range(40, 110)), [200], [9, 8, 7] * 20)
+SAMPLING = (
+    SamplingParams(max_tokens=OUTPUT, temperature=0.0, ignore_eos=True),
+    SamplingParams(max_tokens=OUTPUT, temperature=0.7, top_p=0.9, seed=11, ignore_eos=True),
+)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def folder(request, tmp_path_factory) -> Path:
+    """Grouped heads, odd sizes, untied head; nearly flat logits, so that the smallest change of a bit shows."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=96,
+        intermediate_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=VOCAB - 1,
+    )
+    path = tmp_path_factory.mktemp("tiny")
+    transformers.LlamaForCausalLM(config).to(getattr(torch, request.param)).save_pretrained(path)
+    letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    (path / "tokenizer.json").write_text(tokenizer.to_str())
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    return path
+
+
+@pytest.mark.parametrize("kernels", ["torch", "compiled"])
+@pytest.mark.parametrize("kv_dtype", ["bf16", "fp32"])
+def test_everything_at_once_equals_alone(request, folder, kernels, kv_dtype):
+    if kernels == "compiled":
+        request.getfixturevalue("requires_compiler")
+    alone = [[], []]
+    tree = {
+        "model": {"source": str(folder), "kernels": kernels, "threads": 1, "kv_dtype": kv_dtype},
+        "cache": {"kv_tokens": 1024, "prefix_caching": False},
+    }
+    with LLM(EngineConfig.model_validate(tree)) as llm:
+        for law, sampling in enumerate(SAMPLING):
+            alone[law] = [llm.generate([prompt], sampling)[0].output_ids for prompt in PROMPTS]
+    tree = {
+        "model": {"source": str(folder), "kernels": kernels, "threads": 2, "kv_dtype": kv_dtype},
+        "cache": {"kv_tokens": 176},
+        "scheduler": {"max_batch_tokens": 11, "max_running": 4},
+        "speculation": {"method": "ngram", "lookup_min": 1, "k": 5},
+    }
+    preempted = drafted = cached = 0
+    with LLM(EngineConfig.model_validate(tree)) as llm:
+        for law in (0, 1, 0, 1):
+            completions = llm.generate(PROMPTS, SAMPLING[law])
+            llm.built.engine.check()
+            assert [completion.output_ids for completion in completions] == alone[law]
+            preempted += sum(completion.trace.preemptions for completion in completions)
+            drafted += sum(completion.trace.drafts.steps for completion in completions)
+            cached += sum(completion.trace.cached_tokens for completion in completions)
+    assert min(preempted, drafted, cached) > 0, "a technique was not exercised"
