@@ -1,0 +1,157 @@
+"""A whole experiment against two scripted servers: order, salts, warm-up, and a planted difference that is found."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+from aiohttp import web
+
+from netgain.deciding.experiment.analyse import Terms, analyse
+from netgain.deciding.experiment.arm import Observed
+from netgain.deciding.experiment.checks import check_trial
+from netgain.deciding.experiment.conduct import Design, conduct, grouped
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.measuring.client.options import Options
+from netgain.measuring.workload.item import Item
+
+TOKENS = 8
+
+
+class ScriptedArm:
+    """A server in this process that answers every prompt with the same tokens, `token_s` apart, and keeps what it was asked."""
+
+    def __init__(self, name: str, token_s: float) -> None:
+        self.name = name
+        self.token_s = token_s
+        self.asked: list[dict] = []
+        self.command = ("scripted", name)
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/v1/completions", self._complete)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def ready(self, timeout_s: float) -> None:
+        return
+
+    async def reset(self) -> str:
+        return "scripted"
+
+    def observe(self) -> Observed | None:
+        return Observed(cpu_s=0.0, resident_bytes=1, processes=1)
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.asked.append(body)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        received = time.monotonic()
+        for n in range(min(TOKENS, body["max_tokens"])):
+            await asyncio.sleep(self.token_s)
+            usage = {"prompt_tokens": 4, "completion_tokens": n + 1, "total_tokens": n + 5}
+            await self._say(response, {"choices": [{"index": 0, "text": "a", "finish_reason": None}], "usage": usage})
+        ended = time.monotonic()
+        record = {
+            "request_id": "r",
+            "choice": 0,
+            "model": "m",
+            "received_s": received,
+            "first_token_s": received + self.token_s,
+            "finished_s": ended,
+            "finish_reason": "length",
+            "prompt_tokens": 4,
+            "cached_tokens": 0,
+            "output_tokens": TOKENS,
+            "preemptions": 0,
+            "stages": {"prefill": self.token_s, "decode": ended - received - self.token_s},
+            "ttft_stages": {"prefill": self.token_s},
+            "drafts": {},
+            "output_ids": list(range(TOKENS)),
+        }
+        finish = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "netgain": record}
+        await self._say(response, finish)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _say(self, response: web.StreamResponse, chunk: dict) -> None:
+        await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+
+
+@pytest.fixture
+async def arms() -> AsyncIterator[dict[str, ScriptedArm]]:
+    both = {BASELINE: ScriptedArm(BASELINE, 0.012), CANDIDATE: ScriptedArm(CANDIDATE, 0.006)}
+    for arm in both.values():
+        await arm.start()
+    yield both
+    for arm in both.values():
+        await arm.stop()
+
+
+def design(groups=6, size=2):
+    items = [Item(id=f"i{n}", category="c", max_tokens=TOKENS, prompt=f"p{n}") for n in range(groups * size)]
+    return Design(groups=grouped(items, groups, size), concurrency=1)
+
+
+async def test_a_planted_difference_is_adopted_from_real_timings(arms):
+    trial = await conduct(arms, design(), "m", Options(server_record=True, server_tokens=True), "salt")
+    analysis = analyse(trial.observations, Terms(promises_identity=True), check_trial(trial))
+    assert analysis.verdict.decision == "adopt", analysis.verdict
+    assert 1.5 < analysis.e2e_median.ratio < 2.5
+    assert analysis.waterfall.net_ns == sum(analysis.waterfall.saved_ns.values()) + analysis.waterfall.residual_ns
+
+
+async def test_blocks_mirror_each_other_and_share_salts_across_arms(arms):
+    plan = design(groups=2)
+    seen = []
+    trial = await conduct(
+        arms, plan, "m", Options(server_record=True), "salt", lambda block, total: seen.append((block.arm, total))
+    )
+    assert [block.arm for block in trial.blocks] == [*plan.order, *plan.order]
+    assert [arm for arm, _ in seen] == [block.arm for block in trial.blocks]
+    assert {total for _, total in seen} == {8}
+    measured = {
+        name: [(body["prompt"], body["cache_salt"]) for body in arm.asked if "warm-up" not in body["cache_salt"]]
+        for name, arm in arms.items()
+    }
+    assert sorted(measured[BASELINE]) == sorted(measured[CANDIDATE])
+    assert len(set(measured[BASELINE])) == len(measured[BASELINE])  # no prompt twice under one salt
+    warm = [body for body in arms[BASELINE].asked if "warm-up" in body["cache_salt"]]
+    assert warm
+    assert len(trial.observations) == 2 * len(measured[BASELINE])
+
+
+async def test_a_dead_candidate_is_rejected_for_its_failures(arms):
+    await arms[CANDIDATE].stop()
+    trial = await conduct(arms, design(), "m", Options(server_record=True, server_tokens=True), "salt")
+    verdict = analyse(trial.observations, Terms(promises_identity=True), check_trial(trial)).verdict
+    assert verdict.decision == "reject"
+    assert "fail" in verdict.reasons[0]
+
+
+async def test_cancelling_leaves_no_request_behind(arms):
+    running = asyncio.create_task(conduct(arms, design(), "m", Options(server_record=True), "salt"))
+    await asyncio.sleep(0.3)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.sleep(0.05)
+    ports = {int(arm.url.rsplit(":", 1)[1]) for arm in arms.values()}
+    held = [
+        link
+        for link in psutil.Process().net_connections(kind="tcp")
+        if link.status == psutil.CONN_ESTABLISHED and link.raddr and link.raddr.port in ports
+    ]
+    assert not held
