@@ -84,13 +84,13 @@ def test_the_order_is_mirrored_so_that_linear_drift_cancels():
     assert full.blocks == 24
 
 
-def test_joined_step_costs_are_medians_of_what_was_measured():
+def test_joined_step_costs_keep_the_less_disturbed_measurements():
     def curve(*seconds):
         return StepCost(
             points=tuple(StepPoint(batch=1, tokens=n + 1, context=0, seconds=value) for n, value in enumerate(seconds))
         )
 
-    joined = join([curve(0.01, 0.02), curve(0.03), curve(0.02, 0.04)])
-    assert joined.verify(1, 1, 0).seconds == 0.02
-    assert joined.verify(1, 2, 0).seconds == 0.03
-    assert joined.points[0].repeats == 3
+    joined = join([curve(0.010, 0.012), curve(0.011), curve(0.030, 0.040), curve(0.010, 0.012), curve(0.050)])
+    assert joined.verify(1, 1, 0).seconds == 0.010
+    assert joined.verify(1, 2, 0).seconds == 0.012
+    assert joined.points[0].repeats == 5

@@ -7,7 +7,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observa
 from netgain.measuring.workload.slo import parse_slo
 
 
-def observed(make_record, baseline, candidate, groups=5):
+def observed(make_record, baseline, candidate, groups=6):
     found = []
     for group in range(groups):
         for arm, settings in ((BASELINE, baseline), (CANDIDATE, candidate)):
@@ -33,6 +33,24 @@ def test_a_slow_token_in_one_group_of_many_is_not_shown(make_record):
     trial = observed(make_record, {}, {}, groups=9)
     trial.append(Observation(arm=CANDIDATE, group=9, block=9, record=make_record("slow", token_s=0.1)))
     assert states(judge_guards(trial, None, Limits(), 0))["itl p99"] == "not shown"
+
+
+def test_few_groups_cannot_breach_a_relative_limit(make_record):
+    trial = observed(make_record, {"prefill_s": 0.1}, {"prefill_s": 0.2}, groups=4)
+    assert states(judge_guards(trial, None, Limits(), 0))["ttft p95"] == "not shown"
+
+
+def test_the_baselines_own_spread_widens_the_limit(make_record):
+    trial = []
+    for group in range(6):
+        for block, (arm, prefill_s) in enumerate(
+            ((BASELINE, 0.1), (CANDIDATE, 0.18), (CANDIDATE, 0.18), (BASELINE, 0.2))
+        ):
+            record = make_record(f"p{group}", prefill_s=prefill_s)
+            trial.append(Observation(arm=arm, group=group, block=4 * group + block, record=record))
+    guard = next(guard for guard in judge_guards(trial, None, Limits(), 0) if guard.name == "ttft p95")
+    assert guard.state == "held"
+    assert "repeats differ" in guard.basis
 
 
 def test_an_slo_replaces_the_relative_limit(make_record):

@@ -6,7 +6,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation, clip_failures
+from netgain.deciding.experiment.statistics import ALPHA, sign_flip_p
 from netgain.measuring.client.quantile import weighted_quantile
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.workload.slo import SLO, Metric, Target
@@ -31,8 +32,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of both arms against its limit. `low` and `high` bound the candidate's (95 %, groups resampled).
 
-    "breached": even `low` is above the limit, or there are more failures. "not shown": the value is above the limit but
-    the data do not prove it, or the value is unknown. "held": the value is within the limit. Seconds, or a share.
+    "breached": even `low` is above the limit and, where the limit is relative, the exact test over groups says that the
+    candidate is worse; or there are more failures. "not shown": the value is above the limit but the data do not prove
+    it, or it is unknown. "held": the value is within the limit. Seconds, or a share.
     """
 
     name: str
@@ -139,7 +141,25 @@ def _relative(
         basis = f"{ratio:g} x baseline, or +{slack_s * 1e3:g} ms"
         if noise > ratio:
             basis = f"{noise:.2f} x baseline, by which its own repeats differ"
-    return _guard(f"{metric} p{share * 100:g}", values, share, baseline, after, limit, basis, seed)
+    found = _guard(f"{metric} p{share * 100:g}", values, share, baseline, after, limit, basis, seed)
+    if found.state == "breached" and _worse_p(before, after, values, share) > ALPHA:
+        return msgspec.structs.replace(found, state="not shown")
+    return found
+
+
+def _worse_p(
+    before: Sequence[Observation],
+    after: Sequence[Observation],
+    values: Callable[[ClientRecord], Weighted],
+    share: float,
+) -> float:
+    """Exact one-sided test over groups that the candidate's tail is no longer than the baseline's."""
+    logs = []
+    for group in sorted({seen.group for seen in after}):
+        pair = [_tail([seen for seen in arm if seen.group == group], values, share) for arm in (before, after)]
+        if pair[0] is not None and pair[1] is not None:
+            logs.append(clip_failures(np.log(np.maximum(np.array(pair, dtype=np.float64), 1e-9))))
+    return sign_flip_p(np.array([after_log - before_log for before_log, after_log in logs], dtype=np.float64))
 
 
 def _repeat_ratio(arm: Sequence[Observation], values: Callable[[ClientRecord], Weighted], share: float) -> float:

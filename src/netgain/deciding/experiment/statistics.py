@@ -17,6 +17,7 @@ from netgain.deciding.experiment.observation import Pairs
 RESAMPLES = 2000
 EXACT_GROUPS = 12  # up to here all 2**groups sign patterns are enumerated, above they are drawn
 CONFIDENCE = 0.95
+ALPHA = 0.025  # one side of a 95 % interval; an exact test must agree with the interval
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,10 +8,9 @@ import msgspec
 
 from netgain.deciding.experiment.guards import Guard
 from netgain.deciding.experiment.identity import Identity
-from netgain.deciding.experiment.statistics import Effect
+from netgain.deciding.experiment.statistics import ALPHA, Effect
 
 Decision = Literal["adopt", "reject", "inconclusive"]
-ALPHA = 0.025  # one side of a 95 % interval; the exact test must agree with the interval
 MINIMUM_EFFECT = 0.03
 
 
