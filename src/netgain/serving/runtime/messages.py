@@ -65,8 +65,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """A sign of life, sent at the agreed pace on a connection of its own: gauges and counters, the collector's counters since the process started, and
-    how long the current step has run (None: between steps)."""
+    """A sign of life, sent at the agreed pace on a connection of its own: gauges and counters, the collector's counters since
+    the process started, and how long the current step has run (None: between steps)."""
 
     stats: EngineStats
     counters: dict[str, float]
