@@ -11,12 +11,14 @@ netgain run beside each other and vLLM's figures are null. `decode_foreign_cores
 import asyncio
 import contextlib
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
 
@@ -31,6 +33,8 @@ from netgain.errors import NetgainError, Unavailable, UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.workload.item import Item
+
+T = TypeVar("T")
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 128
@@ -64,13 +68,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="rounds of prompts per pass, each A B B A")
     given = parser.parse_args()
     try:
-        figures, context = asyncio.run(measure(given.vllm_python, given.model_folder, given.vllm_dtype, given.rounds))
+        work = measure(given.vllm_python, given.model_folder, given.vllm_dtype, given.rounds)
+        figures, context = asyncio.run(cancelled_by_signals(work))
     except NetgainError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit("error: interrupted; the servers are stopped")
     _report.write(given.json, figures, context, "Decode at batch 1")
+
+
+async def cancelled_by_signals(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`, and cancel it on SIGTERM as asyncio does on SIGINT: servers left behind disturb whatever runs next."""
+    task = asyncio.create_task(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    return await task
 
 
 async def measure(
