@@ -1,11 +1,13 @@
 """Does the verdict hold? `netgain decide` on copying and chat prompts, and on baselines that were only relabelled.
 
-python -m benchmarks.decide [--json FILE] [--full] [--rounds N]. `copy_verdict_adopt`: 1 if n-gram speculation is adopted on the
-edit workload at concurrency 1. `relabelled_adopt_rate`: 200 experiments whose blocks are all recordings of one baseline
-server, drawn and labelled at random; what is adopted there is a false claim. `predicted_speedup_error`: the larger of the
-relative errors of the predicted speedups (end to end, and per output token) on the edit workload. `server_client_gap_ms`: mean
-time the client waited beyond the server's own stages. `first_verdict_s`: from the start of the quick form to its verdict.
-The chat workload's figures are whatever they are. --keep DIR keeps the reports.
+python -m benchmarks.decide [--json FILE] [--full] [--rounds N] [--keep DIR]. `copy_verdict_adopt`: 1 if n-gram speculation is
+adopted on the edit workload at concurrency 1. `relabelled_adopt_rate`: 200 experiments whose blocks are all recordings of
+one baseline server, drawn and labelled at random; what is adopted there is a false claim. `planted_adopt_rate`: the same
+sets with the candidate's times divided by 1.3; what is not adopted there is a gain that was missed.
+`predicted_speedup_error`: the larger of the relative errors of the predicted speedups (end to end, and per output token) on
+the edit workload. `server_client_gap_ms`: median time the client waited beyond the server's own stages (opening the
+connection not counted). `first_verdict_s`: from the start of the quick form to its verdict. The chat workload's figures are
+whatever they are.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from benchmarks import _report
@@ -28,11 +31,13 @@ from netgain.deciding.experiment.verdict import Decision
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.report.write import write_report
 from netgain.measuring.client.options import Options
+from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.client.run import run
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.load import load_workload
 
 RELABELLED = 200
+PLANTED = 1.3
 GROUPS = 8
 GROUP_SIZE = 3
 ORDER = (BASELINE, CANDIDATE, CANDIDATE, BASELINE)
@@ -56,6 +61,7 @@ def main() -> None:
             write_report(outcomes[workload], settings.output)
         recordings = asyncio.run(record_baseline(folder / "relabelled", options.rounds))
     adopted = relabelled(recordings, RELABELLED)
+    planted = relabelled(recordings, RELABELLED, speedup=PLANTED)
     edit = outcomes["edit"]
     figures: dict[str, _report.Figure] = {
         "copy_verdict_adopt": _decision(edit) == "adopt",
@@ -63,6 +69,7 @@ def main() -> None:
         "server_client_gap_ms": None if edit.server_client_gap_s is None else edit.server_client_gap_s * 1e3,
         "predicted_speedup_error": prediction_error(edit),
         "first_verdict_s": edit.first_verdict_s,
+        "planted_adopt_rate": planted.count("adopt") / len(planted),
         "relabelled_reject_rate": adopted.count("reject") / len(adopted),
         "relabelled_sets": len(adopted),
     }
@@ -142,9 +149,9 @@ async def record_baseline(folder: Path, rounds: int) -> Recordings:
     return recordings
 
 
-def relabelled(recordings: Recordings, count: int, seed: int = 0) -> list[Decision]:
+def relabelled(recordings: Recordings, count: int, seed: int = 0, speedup: float = 1.0) -> list[Decision]:
     """Verdicts on experiments that hold nothing but the baseline: groups drawn with replacement, four of a group's blocks
-    drawn in any order and labelled A B B A."""
+    drawn in any order and labelled A B B A. The candidate's times are divided by `speedup`."""
     generator = np.random.default_rng(seed)
     decisions: list[Decision] = []
     groups = sorted(recordings)
@@ -154,12 +161,29 @@ def relabelled(recordings: Recordings, count: int, seed: int = 0) -> list[Decisi
             blocks = recordings[int(group)]
             chosen: Sequence[int] = generator.choice(len(blocks), size=len(ORDER), replace=False).tolist()
             for turn, (arm, block) in enumerate(zip(ORDER, chosen, strict=True)):
+                factor = speedup if arm == CANDIDATE else 1.0
                 observations += [
-                    Observation(arm=arm, group=place, block=len(ORDER) * place + turn, record=seen.record)
+                    Observation(
+                        arm=arm, group=place, block=len(ORDER) * place + turn, record=hastened(seen.record, factor)
+                    )
                     for seen in blocks[block]
                 ]
         decisions.append(analyse(observations, Terms(promises_identity=True, seed=trial)).verdict.decision)
     return decisions
+
+
+def hastened(record: ClientRecord, factor: float) -> ClientRecord:
+    """The record as if everything after its scheduled time had been `factor` times as fast."""
+
+    def at(stamp_s: float) -> float:
+        return record.scheduled_s + (stamp_s - record.scheduled_s) / factor
+
+    return msgspec.structs.replace(
+        record,
+        finished_s=at(record.finished_s),
+        first_token_s=None if record.first_token_s is None else at(record.first_token_s),
+        chunk_times_s=tuple(at(stamp_s) for stamp_s in record.chunk_times_s),
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import signal
+import statistics
 import time
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack
@@ -314,13 +315,13 @@ def write_records(path: Path, trial: Trial) -> None:
 
 
 def _gap(records: Sequence[ClientRecord]) -> float | None:
-    """Mean seconds that the client waits beyond the sum of the server's stages (and its own lateness)."""
+    """Median seconds that the client waits beyond its own lateness, opening a connection and the server's stages."""
     gaps = [
-        record.e2e_s - record.lateness_s - sum(record.server.stages.values())
+        record.e2e_s - record.lateness_s - (record.connect_s or 0.0) - sum(record.server.stages.values())
         for record in records
         if record.ok and record.server is not None
     ]
-    return sum(gaps) / len(gaps) if gaps else None
+    return statistics.median(gaps) if gaps else None
 
 
 def _nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:
