@@ -17,6 +17,7 @@ from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.protocols import Executor, Proposer
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.model.cache import PagedKV
+from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig
@@ -69,10 +70,8 @@ def build_engine(
     device = _device(config.model.device)
     threads = config.model.threads or len(psutil.Process().cpu_affinity())
     kernels = load_kernels(config.model.kernels, threads, device)
-    if kernels.name.startswith("compiled"):
-        torch.set_num_threads(1)  # the kernels have their own pool; two pools would fight for the cores
-    else:
-        torch.set_num_threads(threads)
+    # compiled kernels have a pool of their own; a second one in torch would fight it for the cores
+    torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)
     loaded = load_model(config.model.source, config.model.dtype, kernels, device)
     kv_dtype = _kv_dtype(config.model.kv_dtype, config.model.dtype)
     model = loaded.config
