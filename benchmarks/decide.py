@@ -20,7 +20,8 @@ import msgspec
 import numpy as np
 
 from benchmarks import _report
-from netgain.deciding.decide.loop import decide, prepare_items
+from netgain.deciding.decide.loop import decide
+from netgain.deciding.decide.prompts import prepare_items
 from netgain.deciding.decide.server import served_model
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.analyse import Terms, analyse

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from netgain.deciding.decide.loop import cannot_show, prepare_items
+from netgain.deciding.decide.prompts import cannot_show, prepare_items
 from netgain.deciding.decide.settings import FEWEST_GROUPS, FULL, QUICK, Settings
 from netgain.errors import UsageError
 from netgain.measuring.workload.load import load_workload

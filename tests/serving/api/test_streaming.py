@@ -92,6 +92,18 @@ def test_usage_tells_how_much_of_the_prompt_was_cached(server):
     assert again["prompt_tokens_details"]["cached_tokens"] == len(prompt) // 16 * 16
 
 
+def test_another_cache_salt_finds_nothing_of_the_same_prompt(server):
+    prompt = "a prompt asked under different salts, one token per byte of text: s"
+
+    def cached(**body):
+        return server.ask(False, prompt, **body).json["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached(cache_salt="one") == 0
+    assert cached(cache_salt="two") == 0
+    assert cached() == 0
+    assert cached(cache_salt="one") == len(prompt) // 16 * 16
+
+
 def test_a_stop_token_is_counted_but_not_shown(server, chain_model):
     stop = chain_model.spelled["answer"]
     answer = server.ask(False, "s", stop_token_ids=[stop]).json

@@ -3,9 +3,8 @@
 import asyncio
 import datetime
 import signal
-import statistics
 import time
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ import msgspec
 
 from netgain.deciding.decide.context import context
 from netgain.deciding.decide.narrate import Narrator, Silence
+from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
 from netgain.deciding.decide.score import score
 from netgain.deciding.decide.server import measure_step_cost, served_model
 from netgain.deciding.decide.settings import Settings
@@ -24,7 +24,6 @@ from netgain.deciding.experiment.analyse import Terms, analyse
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import Block, Design, Trial, conduct, grouped, warm_up, with_salt
-from netgain.deciding.experiment.identity import said
 from netgain.deciding.experiment.launched import LaunchedNetgain
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.report.outcome import Asked, Outcome, arm_report, drafting
@@ -32,9 +31,8 @@ from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.facts import Facts
 from netgain.errors import Unavailable
 from netgain.measuring.client.options import Options
-from netgain.measuring.client.record import ClientRecord, ErrorKind
+from netgain.measuring.client.record import ErrorKind
 from netgain.measuring.client.run import Progress, Run, run
-from netgain.measuring.quality.repetition import is_looped
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item, Workload
 from netgain.measuring.workload.load import load_workload
@@ -133,7 +131,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             cache_state=None,
             deploy=None,
             deploy_note=None,
-            server_client_gap_s=_gap(recorded.records),
+            server_client_gap_s=server_client_gap_s(recorded.records),
             looped_baseline=looped_share(recorded.records),
             cannot_show=cannot_show(settings, items, tried),
         )
@@ -250,61 +248,6 @@ async def _record_baseline(
     return recorded
 
 
-def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
-    """The prompts of this run: a fixed subset in the quick form, outputs capped, sampling fixed by seed."""
-    form = settings.form
-    wanted = form.groups * form.group_size
-    chosen = workload.subset(wanted) if settings.quick else workload
-    return tuple(
-        msgspec.structs.replace(
-            item,
-            max_tokens=item.max_tokens if form.output_tokens is None else min(item.max_tokens, form.output_tokens),
-            temperature=item.temperature if settings.temperature is None else settings.temperature,
-            seed=settings.seed * 100_003 + place if item.seed is None else item.seed,
-        )
-        for place, item in enumerate(chosen.items)
-    )
-
-
-def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]) -> tuple[str, ...]:
-    """What this form of the run leaves open, whatever its verdict. `used` are the ids of those of `items` that were tried."""
-    form = settings.form
-    said_so = [
-        f"Other loads: {settings.concurrency} request(s) in flight, the next sent when one ends (closed loop). Queueing at a "
-        "given arrival rate is not shown.",
-        "Other models, machines and workloads: the effect depends on how much the output copies and on what a wider step "
-        "costs here.",
-        "Warm prefix caches: each block began cold.",
-    ]
-    if not form.control:
-        said_so.append(
-            "Differences between server starts: each arm was started once, so the verdict holds within these starts. The "
-            "noise floor compares blocks of one start."
-        )
-    if settings.quick and form.output_tokens is not None:
-        said_so.append(
-            f"Long outputs: they were cut at {form.output_tokens} tokens. What is copied late in an answer is missing, and "
-            "prefill weighs more than it would."
-        )
-    if len(used) < len(items):
-        said_so.append(
-            f"{len(items) - len(used)} of {len(items)} prompts: they did not fit the time of this form on this machine."
-        )
-    if len(used) < 100:
-        said_so.append(
-            f"Rare events: {len(used)} prompts cannot show a p99 of requests; tails above are those of these prompts."
-        )
-    return tuple(said_so)
-
-
-def looped_share(records: Sequence[ClientRecord]) -> float | None:
-    """Share of the baseline's answers that repeat themselves."""
-    answers = [answer for answer in (said(record) for record in records) if answer is not None]
-    if not answers:
-        return None
-    return sum(is_looped(answer.split() if isinstance(answer, str) else answer) for answer in answers) / len(answers)
-
-
 def write_records(path: Path, trial: Trial) -> None:
     """Every measured request as one JSON line, so that the verdict can be computed again."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -312,16 +255,6 @@ def write_records(path: Path, trial: Trial) -> None:
     with path.open("wb") as file:
         for seen in trial.observations:
             file.write(encoder.encode(seen) + b"\n")
-
-
-def _gap(records: Sequence[ClientRecord]) -> float | None:
-    """Median seconds that the client waits beyond its own lateness, opening a connection and the server's stages."""
-    gaps = [
-        record.e2e_s - record.lateness_s - (record.connect_s or 0.0) - sum(record.server.stages.values())
-        for record in records
-        if record.ok and record.server is not None
-    ]
-    return statistics.median(gaps) if gaps else None
 
 
 def _nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:

@@ -1,0 +1,77 @@
+"""Which prompts a run uses, what their answers say about it, and what such a run cannot show."""
+
+import statistics
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from netgain.deciding.decide.settings import Settings
+from netgain.deciding.experiment.identity import said
+from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.quality.repetition import is_looped
+from netgain.measuring.workload.item import Item, Workload
+
+
+def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
+    """The prompts of this run: a fixed subset in the quick form, outputs capped, sampling fixed by seed."""
+    form = settings.form
+    wanted = form.groups * form.group_size
+    chosen = workload.subset(wanted) if settings.quick else workload
+    return tuple(
+        msgspec.structs.replace(
+            item,
+            max_tokens=item.max_tokens if form.output_tokens is None else min(item.max_tokens, form.output_tokens),
+            temperature=item.temperature if settings.temperature is None else settings.temperature,
+            seed=settings.seed * 100_003 + place if item.seed is None else item.seed,
+        )
+        for place, item in enumerate(chosen.items)
+    )
+
+
+def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]) -> tuple[str, ...]:
+    """What this form of the run leaves open, whatever its verdict. `used` are the ids of those of `items` that were tried."""
+    form = settings.form
+    said_so = [
+        f"Other loads: {settings.concurrency} request(s) in flight, the next sent when one ends (closed loop). Queueing at a "
+        "given arrival rate is not shown.",
+        "Other models, machines and workloads: the effect depends on how much the output copies and on what a wider step "
+        "costs here.",
+        "Warm prefix caches: each block began cold.",
+    ]
+    if not form.control:
+        said_so.append(
+            "Differences between server starts: each arm was started once, so the verdict holds within these starts. The "
+            "noise floor compares blocks of one start."
+        )
+    if settings.quick and form.output_tokens is not None:
+        said_so.append(
+            f"Long outputs: they were cut at {form.output_tokens} tokens. What is copied late in an answer is missing, and "
+            "prefill weighs more than it would."
+        )
+    if len(used) < len(items):
+        said_so.append(
+            f"{len(items) - len(used)} of {len(items)} prompts: they did not fit the time of this form on this machine."
+        )
+    if len(used) < 100:
+        said_so.append(
+            f"Rare events: {len(used)} prompts cannot show a p99 of requests; tails above are those of these prompts."
+        )
+    return tuple(said_so)
+
+
+def looped_share(records: Sequence[ClientRecord]) -> float | None:
+    """Share of the baseline's answers that repeat themselves."""
+    answers = [answer for answer in (said(record) for record in records) if answer is not None]
+    if not answers:
+        return None
+    return sum(is_looped(answer.split() if isinstance(answer, str) else answer) for answer in answers) / len(answers)
+
+
+def server_client_gap_s(records: Sequence[ClientRecord]) -> float | None:
+    """Median seconds that the client waits beyond its own lateness, opening a connection and the server's stages."""
+    gaps = [
+        record.e2e_s - record.lateness_s - (record.connect_s or 0.0) - sum(record.server.stages.values())
+        for record in records
+        if record.ok and record.server is not None
+    ]
+    return statistics.median(gaps) if gaps else None
