@@ -83,7 +83,8 @@ async def cancelled_by_signals(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.create_task(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            loop.add_signal_handler(number, task.cancel)
     return await task
 
 
