@@ -47,6 +47,9 @@ def test_values_are_what_they_look_like():
         (["=1"], "'=1' is no setting"),
         (["cache.=1"], "'cache.=1' is no setting"),
         (["cache=[1"], r"the value in 'cache=\[1' cannot be read"),
+        (["model.name=2024-13-45"], r"the value in 'model.name=2024-13-45' cannot be read: month"),
+        (["model.name=!!int abc"], "the value in 'model.name=!!int abc' cannot be read"),
+        ([f"cache={'[' * 5000}"], "cannot be read"),
         (["model.name=a", "model.name.b=1"], "goes below 'name', which has the plain value 'a'"),
     ],
 )
@@ -62,6 +65,10 @@ def test_a_wrong_setting_is_named(settings, message):
         ("- 1", "must hold a mapping"),
         ("prot: 1", "did you mean 'port'"),
         ("\0", "not valid YAML"),
+        ("host: 2024-13-45", "not valid YAML: month"),
+        ("host: " + "[" * 5000, "not valid YAML"),
+        ("send_buffer_bytes: 1099511627776", "send_buffer_bytes"),
+        ("fleet: {heartbeat_s: 5, hang_timeout_s: 2}", r"heartbeat_s \(5.0\) .* hang_timeout_s \(2.0\)"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path, text, message):

@@ -139,6 +139,15 @@ class FleetSettings(Settings):
         default=5.0, gt=0, description="an engine process that has not ended by then is killed"
     )
 
+    @model_validator(mode="after")
+    def _heartbeats_come_in_time(self) -> Self:
+        if self.heartbeat_s >= self.hang_timeout_s:
+            raise ValueError(
+                f"heartbeat_s ({self.heartbeat_s}) is not below hang_timeout_s ({self.hang_timeout_s}), so every engine "
+                "process would be taken for hung; lower the first or raise the second"
+            )
+        return self
+
 
 class ServerConfig(Settings):
     """A served engine: `netgain serve` prints it whole and stores it with every result."""
@@ -151,6 +160,7 @@ class ServerConfig(Settings):
     send_buffer_bytes: int | None = Field(
         default=None,
         ge=1024,
+        le=1 << 30,
         description="kernel buffer per connection; what it holds counts as accepted by the client",
     )
     limits: LimitSettings = LimitSettings()

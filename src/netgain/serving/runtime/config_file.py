@@ -11,6 +11,9 @@ from netgain.errors import UsageError
 
 C = TypeVar("C", bound=BaseModel)
 
+# what the parser raises: ValueError for bad UTF-8 and for text that looks like a date or number and is none
+_UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
+
 
 def load_config(
     kind: type[C], file: Path | None = None, settings: Iterable[str] = (), named: Mapping[str, Any] | None = None
@@ -47,7 +50,7 @@ def _read(file: Path) -> dict[str, Any]:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the configuration file {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise UsageError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     if tree is None:
         return {}
@@ -62,7 +65,7 @@ def _parse(setting: str) -> tuple[str, Any]:
         raise UsageError(f"{setting!r} is no setting; write NAME=VALUE, for example engine.cache.kv_tokens=4096")
     try:
         return path.strip(), yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except _UNREADABLE as error:
         raise UsageError(f"the value in {setting!r} cannot be read: {' '.join(str(error).split())}") from error
 
 
