@@ -1,10 +1,13 @@
 """Real faults under a real server: killed and stopped engines, clients that hang up, signals, a taken port."""
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -133,6 +136,28 @@ def test_an_interrupt_ends_everything_within_seconds(start_server, chain_model):
         assert not alive
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_waits_for_its_model_can_be_interrupted(number, tmp_path):
+    (tmp_path / "models").mkdir()
+    with (tmp_path / "models" / ".fetch.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # another process fetches
+        starting = subprocess.Popen(
+            [sys.executable, "-m", "netgain.cli.main", "serve", "--port", "0"],
+            env={**os.environ, "NETGAIN_CACHE": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert starting.stdout is not None
+            assert starting.stdout.readline().startswith(b"# effective")
+            time.sleep(1.0)
+            starting.send_signal(number)
+            assert starting.wait(timeout=5) == 130
+        finally:
+            starting.kill()
+            starting.wait()
+
+
 def test_a_killed_server_takes_even_a_stopped_engine_along(start_server, chain_model):
     with start_server(str(chain_model.folder), "--set", "engine.model.kernels=torch") as server:
         engine = psutil.Process(server.engine_pid)
@@ -162,6 +187,8 @@ def test_a_taken_port_is_one_clear_line(chain_model, capsys):
         (["default", "--set", "kv_tokens"], "NAME=VALUE"),
         (["default", "--config", "/nowhere.yaml"], "/nowhere.yaml"),
         (["default", "--host", "203.0.113.7"], "203.0.113.7"),
+        (["default", "--host", "a..b"], "a..b"),
+        (["default", "--records", "/"], "cannot append request records to /"),
         (["default", "--speculation", "magic"], "magic"),
     ],
 )

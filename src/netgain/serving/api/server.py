@@ -6,12 +6,14 @@ import errno
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from netgain.errors import UsageError
+from netgain.ledger.export import JsonlWriter
 from netgain.serving.api.app import build_app
 from netgain.serving.api.metrics import Metrics
 from netgain.serving.api.served import ServedModel
@@ -21,6 +23,7 @@ from netgain.serving.runtime.config import ServerConfig
 
 _SHUTDOWN_S = 3
 _KEEP_ALIVE_S = 75
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 async def run_server(config: ServerConfig, announce: Callable[[str], None]) -> None:
@@ -30,11 +33,14 @@ async def run_server(config: ServerConfig, announce: Callable[[str], None]) -> N
     """
     listener = _bind(config.host, config.port, config.send_buffer_bytes)
     with contextlib.closing(listener):
+        with _interruptible():  # it may fetch for minutes; nothing else runs in this process yet
+            checkpoint = open_checkpoint(config.engine.model.source)
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             loop.add_signal_handler(number, stop.set)
-        checkpoint = await asyncio.to_thread(open_checkpoint, config.engine.model.source)
+        if config.records is not None:
+            JsonlWriter(Path(config.records)).close()  # said before the engine is waited for, not after
         fleet = Fleet(config.engine, config.fleet)
         try:
             if not await _unless(stop, fleet.start()):
@@ -86,6 +92,17 @@ class _Protocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=0)
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Signals raise KeyboardInterrupt at once, in the middle of blocking work, which cleans up on its way out."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 async def _unless(stop: asyncio.Event, work: "Coroutine[Any, Any, Any] | asyncio.Future[Any]") -> bool:
     """Wait for `work`; False when `stop` came first, and then `work` is cancelled."""
     task = asyncio.ensure_future(work)
@@ -108,10 +125,9 @@ def _bind(host: str, port: int, send_buffer_bytes: int | None) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen on host {host!r}: {error.strerror or error}; give an address of this machine"
-        ) from error
+    except (OSError, ValueError) as error:  # ValueError: what can be no host name at all
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen on host {host!r}: {reason}; give an address of this machine") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if send_buffer_bytes is not None:
