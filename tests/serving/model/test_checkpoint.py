@@ -41,7 +41,10 @@ def test_the_tokenizers_end_token_ends_a_text_too(tiny: Callable[..., Any]) -> N
     assert open_checkpoint(folder).eos == (3, 257)
 
 
-@pytest.mark.parametrize("source", ["nowhere", "/no/such/model.gguf", "a/b.gguf", "", "org/name/more"])
+@pytest.mark.parametrize(
+    "source",
+    ["nowhere", "/no/such/model.gguf", "a/b.gguf", "", "org/name/more", "x" * 300, "~no-such-user/model", "a\0b"],
+)
 def test_a_name_that_is_no_model_says_what_may_be_given(source: str) -> None:
     with pytest.raises(UsageError, match=r"give 'default', a \.gguf file, a folder"):
         open_checkpoint(source if source else "nothing-here")
@@ -60,6 +63,13 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tiny: Callable[..., Any]) 
 def test_an_end_token_outside_the_vocabulary_is_refused(tiny: Callable[..., Any]) -> None:
     with pytest.raises(UsageError, match="end token 999 is outside"):
         open_checkpoint(tiny(eos_token_id=999).folder)
+
+
+def test_a_template_that_is_no_text_is_named(tiny: Callable[..., Any]) -> None:
+    folder = tiny().folder
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"chat_template\.jinja is not valid UTF-8"):
+        open_checkpoint(folder)
 
 
 def test_a_broken_template_names_the_model(tiny: Callable[..., Any]) -> None:

@@ -56,13 +56,18 @@ def open_checkpoint(source: str | Path, report: Report | None = None) -> Checkpo
 def _locate(source: str | Path, report: Report | None) -> Path:
     if source == DEFAULT:
         return fetch_default_model(report=report)
-    path = Path(source).expanduser()
-    if path.is_dir() or path.is_file():
-        return path
-    if isinstance(source, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", source) and path.suffix != ".gguf":
-        return _from_hub(source)
+    reason = ""
+    try:
+        path = Path(source).expanduser()
+        if path.is_dir() or path.is_file():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, no such user, a folder that may not be read
+        reason = f" ({getattr(error, 'strerror', None) or error})"
+    else:
+        if isinstance(source, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", source) and path.suffix != ".gguf":
+            return _from_hub(source)
     raise UsageError(
-        f"no model at {str(source)!r}: give 'default', a .gguf file, a folder with config.json and safetensors, "
+        f"no model at {str(source)!r}{reason}: give 'default', a .gguf file, a folder with config.json and safetensors, "
         "or an id like org/name"
     )
 
@@ -124,7 +129,12 @@ def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
     """A folder's chat template: chat_template.jinja, else tokenizer_config.json (one text, or several with names)."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{file} is not valid UTF-8; fetch it again") from error
     value = settings.get("chat_template")
     if isinstance(value, list):
         named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}

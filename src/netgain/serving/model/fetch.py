@@ -34,7 +34,10 @@ Report = Callable[[str], None]
 def cache_folder() -> Path:
     """Where netgain keeps files of the user's: NETGAIN_CACHE, else netgain in XDG_CACHE_HOME or ~/.cache."""
     if chosen := os.environ.get("NETGAIN_CACHE"):
-        return Path(chosen).expanduser()
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError as error:
+            raise UsageError(f"NETGAIN_CACHE is {chosen!r}: {error} Give a folder of yours") from error
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netgain"
 
 
