@@ -54,6 +54,12 @@ def test_an_unknown_name_gets_the_nearest() -> None:
         load_workload("zzzzzz")
 
 
+@pytest.mark.parametrize("source", ["x" * 300, "~no-such-user/prompts.jsonl", "a\0b.jsonl"])
+def test_a_name_that_can_be_no_file_is_refused(source: str) -> None:
+    with pytest.raises(UsageError, match="workload"):
+        load_workload(source)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.jsonl cannot be read: No such file"):
         load_workload(tmp_path / "nowhere.jsonl")
@@ -71,6 +77,17 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         (GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 8, "prompt": "x"'), "either messages or prompt"),
         (GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 8, "temperature": 3'), "temperature is 3"),
         (GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 8, "context": "d"'), "context 'd' is not defined above"),
+        (
+            GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 8, "seed": 9223372036854775808'),
+            "seed is 9223372036854775808",
+        ),
+        (GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 8, "stop": [""]'), "stop"),
+        (
+            GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 9223372036854775808'),
+            "line 1: max_tokens is 9223372036854775808",
+        ),
+        (GOOD.replace(b'"max_tokens": 8', b'"max_tokens": 8, "top_k": 9223372036854775808'), "top_k is"),
+        (b'{"define": ' + b"[" * 5000, "line 1"),
         (b"\xff\xfe{}", "line 1"),
     ],
 )

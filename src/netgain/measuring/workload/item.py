@@ -8,6 +8,8 @@ import msgspec
 
 from netgain.errors import UsageError
 
+_LARGEST = 2**63 - 1  # what servers read into 64 bits
+
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of a conversation."""
@@ -43,10 +45,18 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
             (not self.category, "category is empty"),
             (bool(self.messages) == (self.prompt is not None), "give either messages or prompt"),
             (self.prompt == "", "prompt is empty"),
-            (self.max_tokens < 1, f"max_tokens is {self.max_tokens}; it must be at least 1"),
+            (not 1 <= self.max_tokens <= _LARGEST, f"max_tokens is {self.max_tokens}; it must lie in [1, 2^63)"),
             (not 0.0 <= self.temperature <= 2.0, f"temperature is {self.temperature}; it must lie in [0, 2]"),
             (self.top_p is not None and not 0.0 < self.top_p <= 1.0, f"top_p is {self.top_p}; it must lie in (0, 1]"),
-            (self.top_k is not None and self.top_k < 1, f"top_k is {self.top_k}; it must be at least 1"),
+            (
+                self.top_k is not None and not 1 <= self.top_k <= _LARGEST,
+                f"top_k is {self.top_k}; it must lie in [1, 2^63)",
+            ),
+            (
+                self.seed is not None and not -_LARGEST - 1 <= self.seed <= _LARGEST,
+                f"seed is {self.seed}; it must lie in [-2^63, 2^63)",
+            ),
+            ("" in self.stop, "stop holds an empty text, which would end every answer at once"),
         )
         return next((text for wrong, text in checks if wrong), None)
 

@@ -35,8 +35,8 @@ def load_workload(source: str | Path) -> Workload:
     Raises UsageError that names what is wrong: no such name (with the nearest), no such file, or the faulty line.
     """
     text = str(source)
-    if isinstance(source, Path) or "/" in text or "\\" in text or Path(text).suffix or Path(text).is_file():
-        return _from_file(Path(text).expanduser())
+    if isinstance(source, Path) or "/" in text or "\\" in text or Path(text).suffix or _is_file(text):
+        return _from_file(Path(text))
     names = bundled_names()
     if text in names:
         return parse_workload(text, (resources.files(_BUNDLED) / f"{text}.jsonl").read_bytes())
@@ -47,13 +47,19 @@ def load_workload(source: str | Path) -> Workload:
     )
 
 
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # a name that no file can have
+        return False
+
+
 def _from_file(path: Path) -> Workload:
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"the workload file {path} cannot be read: {error.strerror or error}; check the path"
-        ) from error
+        data = path.expanduser().read_bytes()
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~ of an unknown user; ValueError: a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"the workload file {path} cannot be read: {reason}; check the path") from error
     return parse_workload(path.stem, data)
 
 
@@ -74,7 +80,7 @@ def parse_workload(name: str, data: bytes) -> Workload:
                 contexts[context.define] = context.messages
                 continue
             item = msgspec.json.decode(line, type=Item)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UsageError(f"{where}: {error}; each line must be a JSON object like {_EXAMPLE}") from error
         if item.context is not None:
             if item.context not in contexts:
