@@ -61,6 +61,14 @@ CASES = [
     (CHAT, body(messages=USER, min_p=0.5), 400, "min_p"),
     (CHAT, body(messages=USER, min_p=2), 400, "min_p"),
     (CHAT, body(messages=USER, seed="x"), 400, "seed"),
+    (CHAT, body(messages=USER, seed=2**63), 400, "seed"),
+    (CHAT, b'{"messages": [], "n": ' + b"9" * 6000 + b"}", 400, "n"),
+    (CHAT, b'{"messages": [], "n": ' + b"9" * 4000 + b"}", 400, "n"),
+    (CHAT, body(messages=USER, cache_salt=""), 400, "cache_salt"),
+    (CHAT, body(messages=USER, cache_salt=7), 400, "cache_salt"),
+    (CHAT, body(messages=USER, cache_salt=["a"]), 400, "cache_salt"),
+    (CHAT, body(messages=USER, stream=True, stream_options={"include_usage": 1}), 400, "stream_options"),
+    (CHAT, body(messages=USER, stream=True, stream_options=True), 400, "stream_options"),
     (CHAT, body(messages=USER, max_tokens=0), 400, "max_tokens"),
     (CHAT, body(messages=USER, max_tokens=-5), 400, "max_tokens"),
     (CHAT, body(messages=USER, max_tokens=True), 400, "max_tokens"),
@@ -95,6 +103,7 @@ CASES = [
     ("/v1/models/gpt-9", None, 404, "gpt-9"),
     ("/netgain/step-cost?budget_s=soon", None, 400, "budget_s"),
     ("/netgain/step-cost?budget_s=1000", None, 400, "budget_s"),
+    ("/netgain/step-cost?budget_s=nan", None, 400, "budget_s"),
 ]
 
 
@@ -123,6 +132,7 @@ def test_a_wrong_method_is_answered_in_openais_shape(server):
         {"top_k": 1},
         {"top_k": 384},
         {"top_k": 10**7},
+        {"top_k": 10**30},
         {"top_p": 0},
         {"top_p": 1e-9},
         {"temperature": 1e-12},
@@ -130,6 +140,7 @@ def test_a_wrong_method_is_answered_in_openais_shape(server):
         {"temperature": 0.01},
         {"seed": -1},
         {"seed": 2**62},
+        {"seed": -(2**63)},
         {"stop": None},
         {"n": None, "stop": [], "logprobs": False, "user": "me", "metadata": {"a": "b"}, "store": False},
         {"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "response_format": {"type": "text"}},

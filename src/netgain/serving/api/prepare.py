@@ -97,7 +97,7 @@ def _sampling(
     return SamplingParams(
         max_tokens=_max_tokens(request, prompt_tokens, served, limits),
         temperature=1.0 if request.temperature is None else request.temperature,
-        top_k=max(0, request.top_k or 0),
+        top_k=min(max(0, request.top_k or 0), served.vocab_size),  # more than all is all, and fits 64 bits
         top_p=1.0 if request.top_p is None else request.top_p,
         seed=seed,
         stop_token_ids=tuple(request.stop_token_ids or ()),
@@ -118,7 +118,7 @@ def _max_tokens(request: GenerationRequest, prompt_tokens: int, served: ServedMo
             code="context_length_exceeded",
         )
     if asked is None:
-        return room if limits.max_tokens is None else min(room, limits.max_tokens)
+        return min(room, request.default_limit or room, limits.max_tokens or room)
     if limits.max_tokens is not None and asked > limits.max_tokens:
         raise ApiError(
             400, f"max_tokens is {asked}, the limit of this server is {limits.max_tokens}", param="max_tokens"

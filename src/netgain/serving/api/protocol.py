@@ -162,8 +162,13 @@ class GenerationRequest(_Fields):
 
     @property
     def output_limit(self) -> int | None:
-        """The most tokens to generate, None: as many as fit."""
+        """The most tokens to generate, None: the client did not say."""
         return self.max_tokens
+
+    @property
+    def default_limit(self) -> int | None:
+        """The most tokens where the client did not say, None: as many as fit."""
+        return None
 
 
 class NotOffered(ValueError):
@@ -204,8 +209,8 @@ class CompletionRequest(GenerationRequest):
     prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
 
     @property
-    def output_limit(self) -> int | None:
-        return COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+    def default_limit(self) -> int | None:
+        return COMPLETION_MAX_TOKENS
 
 
 def _widened(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -102,8 +102,8 @@ class Replica:
         if self._life is None or not self.ready:
             raise Unavailable(self.why_not_ready())
         ticket = Ticket(request.id, receiver, self._abort)
+        self._life.channel.send(Submit(request))  # first: what cannot be sent leaves no ticket behind
         self._tickets[request.id] = ticket
-        self._life.channel.send(Submit(request))
         return ticket
 
     async def measure_step_cost(self, budget_s: float) -> bytes:

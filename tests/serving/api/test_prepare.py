@@ -1,0 +1,35 @@
+"""What a client that leaves fields out gets."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from netgain.serving.api.prepare import prepare
+from netgain.serving.api.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from netgain.serving.api.served import ServedModel
+from netgain.serving.model.checkpoint import open_checkpoint
+from netgain.serving.runtime.config import LimitSettings
+
+CHAT = ChatRequest.model_validate({"messages": [{"role": "user", "content": "s"}]})
+
+
+def text(length: int) -> CompletionRequest:
+    return CompletionRequest.model_validate({"prompt": [5] * length})
+
+
+@pytest.mark.parametrize(
+    ("request_", "limit", "expected"),
+    [
+        (text(1), None, 16),
+        (text(30), None, 10),
+        (text(1), 8, 8),
+        (text(39), 8, 1),
+        (CHAT, None, 39),
+        (CHAT, 8, 8),
+    ],
+)
+def test_an_unsaid_limit_is_never_too_much(chain_model, request_: GenerationRequest, limit, expected):
+    info = {"model": "m", "max_length": 40, "kv_tokens": 64, "vocab_size": 384}
+    served = ServedModel(open_checkpoint(str(chain_model.folder)), info)
+    (job,) = prepare(request_, served, LimitSettings(max_tokens=limit)).jobs
+    assert job.sampling.max_tokens == expected
