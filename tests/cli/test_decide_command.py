@@ -14,12 +14,29 @@ from netgain.cli.main import run
         (["--slo", "ttft=fast"], "not understood"),
         (["--concurrency", "0"], "concurrency is 0"),
         (["--temperature", "9"], "temperature is 9.0"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--seed", "99999999999999999999"], "seed is 99999999999999999999"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, capsys, leaves_no_process):
     assert run(["decide", *arguments, "--output", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
     assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("folder", ["/proc/no-such-folder", "/dev/null"])
+def test_a_folder_that_cannot_be_written_is_one_line_and_exit_code_2(folder, capsys, leaves_no_process):
+    assert run(["decide", "--output", folder]) == 2
+    captured = capsys.readouterr()
+    assert f"cannot write {folder}" in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_setting_that_the_server_refuses_is_one_line_and_exit_code_2(tmp_path, capsys, leaves_no_process):
+    assert run(["decide", "--set", "engine.cache.kv_token=1", "--output", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert "did you mean 'kv_tokens'" in captured.err
     assert captured.err.count("\n") == 1
 
 
@@ -32,7 +49,9 @@ def test_help_names_the_forms(capsys):
 
 def test_a_baseline_that_cannot_start_shows_its_log(tmp_path, capsys, leaves_no_process):
     missing = str(tmp_path / "no-such-model.gguf")
-    assert run(["decide", "--quick", "--model", missing, "--output", str(tmp_path / "out")]) == 1
+    assert run(["decide", "--quick", "--model", missing, "--output", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
-    assert "baseline server ended with code" in told
+    assert "the baseline server" in told
     assert "no-such-model.gguf" in told
+    assert "baseline.log" in told
+    assert told.count("\n") == 1

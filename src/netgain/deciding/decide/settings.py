@@ -76,6 +76,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
+        if not 0 <= self.seed < 2**32:  # prompts derive seeds of their own from it, which servers read into 64 bits
+            raise UsageError(f"the seed is {self.seed}; it must lie in [0, 2^32)")
         if self.temperature is not None and not 0.0 <= self.temperature <= 2.0:
             raise UsageError(f"the temperature is {self.temperature}; it must lie in [0, 2]")
         if not 0.0 < self.minimum_effect < 1.0:

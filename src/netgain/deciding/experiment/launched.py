@@ -15,7 +15,7 @@ import aiohttp
 import psutil
 
 from netgain.deciding.experiment.arm import Observed
-from netgain.errors import Unavailable
+from netgain.errors import NetgainError, Unavailable, UsageError
 
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 2.0
@@ -23,6 +23,7 @@ STOP_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 20
 _PR_SET_PDEATHSIG = 1
+_SAID = "netgain: "  # how the command begins its one line about a failure
 
 
 class LaunchedNetgain:
@@ -57,9 +58,15 @@ class LaunchedNetgain:
 
     async def start(self) -> None:
         self._port = free_port()
-        self._log.parent.mkdir(parents=True, exist_ok=True)
         arguments = [self._executable, "-m", "netgain.cli.main", "serve", *self._flags, "--port", str(self._port)]
-        with self._log.open("wb") as log:
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            opened = self._log.open("wb")
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {self._log.parent} ({error.strerror or error}); name another folder for the output"
+            ) from error
+        with opened as log:
             try:
                 self._process = subprocess.Popen(
                     arguments,
@@ -79,7 +86,7 @@ class LaunchedNetgain:
                 if self._process is None:
                     raise Unavailable(f"the {self._name} arm was not started")
                 if (code := self._process.poll()) is not None:
-                    raise Unavailable(f"the {self._name} server ended with code {code} while starting.{self._tail()}")
+                    raise self._refused(code)
                 if await self._answers(session):
                     self._note_family()
                     return
@@ -145,6 +152,17 @@ class LaunchedNetgain:
                 return response.status == 200
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
+
+    def _refused(self, code: int) -> NetgainError:
+        """Why the server ended while starting: in its own words, if it said them, and then with its own kind of error."""
+        try:
+            said = [line for line in self._log.read_text(errors="replace").splitlines() if line.startswith(_SAID)]
+        except OSError:
+            said = []
+        if not said:
+            return Unavailable(f"the {self._name} server ended with code {code} while starting.{self._tail()}")
+        kind = UsageError if code == UsageError.exit_code else Unavailable
+        return kind(f"the {self._name} server did not start: {said[-1].removeprefix(_SAID)} (log: {self._log})")
 
     def _tail(self) -> str:
         try:
