@@ -71,6 +71,11 @@ def test_wrong_usage_is_one_line_that_names_the_help(arguments: tuple[str, ...],
     assert err.count("\n") == 1
 
 
+def test_wrong_usage_names_the_help_of_the_command_below_a_command() -> None:
+    _, _, err = _run("model", "inspect")
+    assert err == "netgain: Missing argument 'path' (see netgain model inspect --help)\n"
+
+
 def test_a_fault_of_the_program_is_one_line_too() -> None:
     code, _, err = _run("broken")
     assert code == 1

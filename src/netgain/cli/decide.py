@@ -31,17 +31,21 @@ def decide(
         str | None, typer.Option(help="Limits that must hold, such as ttft=500ms,itl.p99=50ms (p95 where not said).")
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="Overrides the workload's; 0 is greedy.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Cut outputs at this many tokens.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Cut outputs at this many tokens; 64 with --quick.")] = None,
     minimum_effect: Annotated[
         float, typer.Option(help="A gain below this share of time is not worth adopting.")
     ] = MINIMUM_EFFECT,
-    seed: Annotated[int, typer.Option(help="Of sampling and of the statistics.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of sampling and of the statistics.")] = 0,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A server setting for both arms. May be repeated."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for report.html, decision.json and logs.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Folder for report.html, decision.json and logs; by default a new one in netgain-reports.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Measure a baseline, try the technique that should help most, and say whether it pays."""

@@ -113,7 +113,9 @@ def _explain(error: BaseException, command: str | None) -> tuple[str, int]:
     if isinstance(error, NetgainError):
         return str(error), error.exit_code
     if isinstance(error, typer.TyperException):
-        return f"{error.format_message().rstrip('.')} (see {invocation} --help)", error.exit_code
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else invocation  # also names a command below a command
+        return f"{error.format_message().rstrip('.')} (see {path} --help)", error.exit_code
     if isinstance(error, typer.Abort):
         return "stopped", INTERRUPTED
     return f"internal error{_where(error)}: {type(error).__name__}: {error} (NETGAIN_DEBUG=1 shows the traceback)", 1

