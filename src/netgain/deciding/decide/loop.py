@@ -78,7 +78,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         model, server = await served_model(baseline.url)
         options = Options(timeout_s=settings.request_timeout_s, server_record=True, server_tokens=True)
         narrator.phase("measuring what a step costs")
-        cost, missing = await measure_step_cost(baseline.url)
+        cost, missing = await measure_step_cost(baseline.url, settings.concurrency)
         recorded = await _record_baseline(baseline, items, model, options, settings, narrator)
         answered = {record.item_id for record in recorded.records if record.ok}
         used = tuple(item for item in items if item.id in answered)

@@ -45,10 +45,11 @@ async def served_model(url: str) -> tuple[str, dict[str, str]]:
     return cards[0].id, {"model": cards[0].id, "max_model_len": _text(cards[0].max_model_len), **told}
 
 
-async def measure_step_cost(url: str) -> tuple[StepCost | None, str | None]:
-    """The engine's own measurement of its steps, or the reason why there is none. Waits for the engine to be idle.
+async def measure_step_cost(url: str, batch: int) -> tuple[StepCost | None, str | None]:
+    """The engine's own measurement of its steps for up to `batch` requests together, or the reason why there is none. Waits
+    for the engine to be idle.
 
-    Asked for several times and joined: one call measures each step about once, and the machine drifts between calls.
+    Asked for several times and joined, since the machine drifts between calls.
     """
     curves: list[StepCost] = []
     reason: str | None = None
@@ -57,7 +58,7 @@ async def measure_step_cost(url: str) -> tuple[StepCost | None, str | None]:
         timeout = aiohttp.ClientTimeout(total=STEP_COST_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while len(curves) < STEP_COST_CALLS:
-                query = {"budget_s": str(STEP_COST_BUDGET_S), "fresh": "true"}
+                query = {"budget_s": str(STEP_COST_BUDGET_S), "fresh": "true", "batch": str(batch)}
                 async with session.get(f"{url}/netgain/step-cost", params=query) as response:
                     body = await response.read()
                 if response.status == HTTPStatus.OK:

@@ -20,7 +20,7 @@ from netgain.serving.engine.request import EngineStats, Output, Request
 from netgain.serving.engine.sampling import validate
 from netgain.serving.engine.scheduler import Scheduler, Work
 from netgain.serving.engine.sequence import Sequence, SequenceState
-from netgain.serving.engine.step_probe import probe_steps
+from netgain.serving.engine.step_probe import DEFAULT_BATCH, probe_steps
 
 NO_DRAFT = Draft(())
 
@@ -117,7 +117,7 @@ class Engine:
         outputs, self._outbox = self._outbox, []
         return outputs
 
-    async def measure_step_cost(self, budget_s: float) -> StepCost:
+    async def measure_step_cost(self, budget_s: float, largest_batch: int = DEFAULT_BATCH) -> StepCost:
         """Measure what steps cost here (see step_probe) and split own cost from stall by it from now on.
 
         Raises Overloaded while requests run: their steps would be stretched, and so would the figures.
@@ -130,6 +130,7 @@ class Engine:
             self.scheduler.block_tokens,
             self._clock,
             budget_s,
+            largest_batch=largest_batch,
             max_tokens=self.scheduler.max_batch_tokens,
             max_length=self.scheduler.max_length,
             subject=msgspec.structs.asdict(self._namespace),

@@ -12,7 +12,8 @@ from netgain.serving.engine.batch import Batch, Segment
 from netgain.serving.engine.protocols import Executor
 from netgain.serving.engine.request import SamplingParams
 
-BATCHES = (1, 2, 4, 8, 16)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+DEFAULT_BATCH = 16
 TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17)
 CONTEXTS = (0, 512, 2048)
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
@@ -25,18 +26,21 @@ async def probe_steps(
     clock: Clock,
     budget_s: float,
     *,
+    largest_batch: int,
     max_tokens: int,
     max_length: int,
     subject: Mapping[str, str],
 ) -> StepCost:
-    """Greedy verify steps of up to 17 tokens, batch 1 to 16, and prompt chunks, within `budget_s`.
+    """Greedy verify steps of up to 17 tokens, batch 1 to `largest_batch`, and prompt chunks, within `budget_s`. The fewer
+    batches, the more often each point is measured.
 
     Compositions over `max_tokens` per step, over `max_length` or larger than the pool are left out. What the blocks held
     before is never read by a request: nothing is published. Raises Overloaded when there is no room, ExecutorFailed when
     a step fails.
     """
     longest = max(0, max_length - max(TOKENS))
-    probe = StepProbe(BATCHES, TOKENS, sorted({min(context, longest) for context in CONTEXTS}))
+    batches = {batch for batch in BATCHES if batch <= largest_batch} | {largest_batch}
+    probe = StepProbe(sorted(batches), TOKENS, sorted({min(context, longest) for context in CONTEXTS}))
     deadline_s = clock.now() + budget_s
     for batch, tokens, context in probe.order():
         began_s = clock.now()

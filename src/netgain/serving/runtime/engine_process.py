@@ -151,19 +151,19 @@ class _Process:
                         self._say(Refused(request.id, str(refusal), None, overloaded=True))
                 case Abort(request_id):
                     engine.abort(request_id)
-                case MeasureStepCost(call, budget_s):
-                    await self._measure(engine, call, budget_s)
+                case MeasureStepCost(call, budget_s, largest_batch):
+                    await self._measure(engine, call, budget_s, largest_batch)
                 case Stop():
                     self._stop()
                 case Configure():
                     raise RuntimeError("a second Configure came; an engine process is configured once")
 
-    async def _measure(self, engine: Engine, call: int, budget_s: float) -> None:
+    async def _measure(self, engine: Engine, call: int, budget_s: float, largest_batch: int) -> None:
         if engine.has_work:
             self._say(StepCostMeasured(call, None, "the engine is busy; step cost is measured when no request runs"))
             return
         try:
-            cost = await engine.measure_step_cost(budget_s)
+            cost = await engine.measure_step_cost(budget_s, largest_batch)
         except NetgainError as error:
             self._say(StepCostMeasured(call, None, str(error)))
         else:

@@ -31,6 +31,7 @@ class MeasureStepCost(msgspec.Struct, frozen=True, tag=True):
 
     call: int
     budget_s: float
+    largest_batch: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
