@@ -32,6 +32,7 @@ logger = logging.getLogger("netgain.api")
 _RECEIVED = "netgain.received_s"
 _LARGE_BODY_BYTES = 32 << 10  # longer texts are tokenised beside the event loop
 _STEP_COST_BUDGET_S = 3.0
+_STEP_COST_BATCH = 16
 
 
 def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: Metrics) -> ASGIApp:
@@ -107,12 +108,15 @@ def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: 
 
     @app.get("/netgain/step-cost")
     async def step_cost(
-        budget_s: Annotated[float, Query(gt=0, le=60)] = _STEP_COST_BUDGET_S, fresh: bool = False
+        budget_s: Annotated[float, Query(gt=0, le=60)] = _STEP_COST_BUDGET_S,
+        batch: Annotated[int, Query(ge=1, le=256)] = _STEP_COST_BATCH,
+        fresh: bool = False,
     ) -> Response:
-        """What a step costs on this engine: measured at the first call (or with fresh=true) while no request runs."""
+        """What a step costs on this engine: measured at the first call (or with fresh=true) while no request runs, for
+        batches of up to `batch` requests."""
         pid = fleet.health().replicas[0].pid
         if fresh or pid not in step_costs:
-            measured = await fleet.measure_step_cost(budget_s)
+            measured = await fleet.measure_step_cost(budget_s, batch)
             step_costs.clear()
             step_costs[pid] = measured
         return Response(step_costs[pid], media_type="application/json")
@@ -159,7 +163,7 @@ class _Doorstep:
 
 
 def _prepare(data: bytes, kind: type[GenerationRequest], served: ServedModel, config: ServerConfig) -> Prepared:
-    return prepare(kind.model_validate_json(data), served, config.limits)
+    return prepare(kind.model_validate_json(data), served, config.limits, config.engine.scheduler.max_waiting)
 
 
 def _explain(error: Exception) -> ApiError:
