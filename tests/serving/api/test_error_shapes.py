@@ -83,6 +83,7 @@ CASES = [
     (CHAT, body(messages=USER, n=True), 400, "n"),
     (CHAT, body(messages=USER, n=10**6), 400, "limit of this server is 4"),
     (TEXT, body(prompt=["s"] * 65), 400, "64"),
+    (TEXT, body(prompt=["s"] * 4, n=2), 400, "8 answers at once"),
     (CHAT, body(messages=USER, stop=""), 400, "stop"),
     (CHAT, body(messages=USER, stop=["x"] * 17), 400, "stop"),
     (CHAT, body(messages=USER, stop=[1]), 400, "stop"),

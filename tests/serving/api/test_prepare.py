@@ -31,5 +31,5 @@ def text(length: int) -> CompletionRequest:
 def test_an_unsaid_limit_is_never_too_much(chain_model, request_: GenerationRequest, limit, expected):
     info = {"model": "m", "max_length": 40, "kv_tokens": 64, "vocab_size": 384}
     served = ServedModel(open_checkpoint(str(chain_model.folder)), info)
-    (job,) = prepare(request_, served, LimitSettings(max_tokens=limit)).jobs
+    (job,) = prepare(request_, served, LimitSettings(max_tokens=limit), max_waiting=1).jobs
     assert job.sampling.max_tokens == expected

@@ -158,6 +158,19 @@ def test_a_start_that_waits_for_its_model_can_be_interrupted(number, tmp_path):
             starting.wait()
 
 
+def test_records_that_find_no_room_harm_no_answer_and_are_counted(start_server, chain_model):
+    options = ("--set", "engine.model.kernels=torch", "--records", "/dev/full")
+    with start_server(str(chain_model.folder), *options) as server:
+        assert server.metric("netgain_listener_failures_total") == 0
+        for _ in range(2):
+            assert server.ask(False, "s").json["choices"][0]["text"] == "short answer"
+        deadline = time.monotonic() + 5
+        while server.metric("netgain_listener_failures_total") < 2:
+            assert time.monotonic() < deadline, "lost records are not counted"
+            time.sleep(0.05)
+        assert len([line for line in server.lines if "No space left" in line]) == 1
+
+
 def test_a_killed_server_takes_even_a_stopped_engine_along(start_server, chain_model):
     with start_server(str(chain_model.folder), "--set", "engine.model.kernels=torch") as server:
         engine = psutil.Process(server.engine_pid)

@@ -11,6 +11,7 @@ from netgain.ledger.prometheus import Exporter
 from netgain.serving.api.served import ServedModel
 from netgain.serving.fleet.fleet import Fleet
 
+_LEDGER_FAULTS = ("records_refused", "listener_failures")
 _DESCRIBED = ("model", "dtype", "kv_dtype", "kernels", "device")
 
 
@@ -35,6 +36,8 @@ class Metrics:
             else:
                 report = {**replica.counters, **msgspec.structs.asdict(replica.stats)}
                 self.exporter.engine(report, replica=replica.name, epoch=f"{replica.restarts}/{replica.pid}")
+        own = self.collector.counters()
+        self.exporter.engine({name: own[name] for name in _LEDGER_FAULTS}, replica="api")
         return self.exporter.render()
 
     def close(self) -> None:

@@ -39,8 +39,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     salt: bytes = b""
 
 
-def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettings) -> Prepared:
-    """Check against the model and the server's limits, render and tokenise. Raises ApiError or RequestRejected."""
+def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettings, max_waiting: int) -> Prepared:
+    """Check against the model and the server's limits, render and tokenise; `max_waiting` choices fit the queue.
+
+    Raises ApiError or RequestRejected.
+    """
     if request.model is not None and request.model != served.name:
         raise ApiError(
             404,
@@ -53,6 +56,13 @@ def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettin
         raise ApiError(400, f"n is {choices}, the limit of this server is {limits.max_choices}", param="n")
     options = request.netgain or NetgainOptions()
     prompts = _prompts(request, served, limits)
+    if choices * len(prompts) > max_waiting:  # 429 would tell the client to try again for ever
+        raise ApiError(
+            400,
+            f"{len(prompts)} prompts with n = {choices} are {choices * len(prompts)} answers at once, the queue of this "
+            f"server holds {max_waiting} (scheduler.max_waiting): send fewer per request",
+            param="n" if len(prompts) == 1 else "prompt",
+        )
     if options.record and choices * len(prompts) > 1:
         raise ApiError(400, "netgain.record describes one choice; ask for one prompt and n = 1", param="netgain.record")
     # without a seed the answer shall differ from call to call; all choices of a call then share the drawn one
