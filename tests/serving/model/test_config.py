@@ -120,3 +120,15 @@ def test_gguf_says_the_same_as_the_folder(tiny: Callable[..., Any], write_gguf: 
     model = tiny(rope_theta=5e5, rms_norm_eps=1e-5)
     path = write_gguf(model.reference, extra={"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 1.0})
     assert open_checkpoint(path).config == open_checkpoint(model.folder).config
+
+
+@pytest.mark.parametrize("value", [10**400, float("inf"), float("nan")])
+def test_numbers_that_no_model_has_are_named(tmp_path: Path, value: float) -> None:
+    with pytest.raises(UsageError, match="rope_theta"):
+        read(tmp_path, rope_theta=value)
+
+
+def test_json_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(UsageError, match="not valid JSON"):
+        config_from_huggingface(tmp_path)

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from netgain.errors import UsageError
 from netgain.serving.model.checkpoint import Checkpoint
-from netgain.serving.model.tokenizer import Detokenizer, Tokenizer, guard_for, tokenizer_from_file
+from netgain.serving.model.tokenizer import Detokenizer, Tokenizer, guard_for, tokenizer_from_file, tokenizer_from_gguf
 
 GUARD = "\ufdd0"
 TEXT = """def f(x):\n\treturn {"a": [1, 22, 333, 4444.5], 'b': x**2}  # 2026-11-29\r\n
@@ -181,3 +181,11 @@ def test_a_decoder_that_is_not_supported_is_named(tmp_path: Path) -> None:
     spec: dict[str, Any] = dict(BYTES.spec) | {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}
     with pytest.raises(UsageError, match="WordPiece"):
         Tokenizer(spec, "test")
+
+
+@pytest.mark.parametrize(("key", "value"), [("pre", ["gpt-2"]), ("token_type", 5), ("token_type", True)])
+def test_gguf_metadata_of_a_wrong_type_is_refused(key: str, value: object) -> None:
+    whole = {"model": "gpt2", "tokens": ["a", "b", "ab"], "merges": ["a b"], "token_type": [1, 1, 1]}
+    metadata = {f"tokenizer.ggml.{name}": entry for name, entry in {**whole, key: value}.items()}
+    with pytest.raises(UsageError, match=r"model\.gguf"):
+        tokenizer_from_gguf(Path("model.gguf"), metadata)

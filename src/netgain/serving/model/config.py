@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +152,7 @@ def read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise UsageError(f"{path} holds a JSON {type(values).__name__}, expected an object")
@@ -214,7 +215,7 @@ def _integer(where: Path, values: Mapping[str, Any], key: str, default: int | No
 def _number(where: Path, values: Mapping[str, Any], key: str, default: float | None) -> float:
     value = values.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise UsageError(f"{where}: {key} is {'missing' if value is None else repr(value)[:80]}, expected a number")
     return float(value)
 

@@ -180,7 +180,7 @@ def tokenizer_from_file(path: Path) -> Tokenizer:
         spec = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(spec, dict):
         raise UsageError(f"{path} holds no tokenizer, expected a JSON object")
@@ -192,11 +192,13 @@ def tokenizer_from_gguf(where: Path, metadata: Mapping[str, Any]) -> Tokenizer:
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "gpt-2")
     if kind != "gpt2":
         raise UsageError(f"{where}: GGUF tokenizer {kind!r} is not supported; supported: gpt2 (byte-level BPE)")
-    if pre not in _PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
         supported = ", ".join(_PRE_TOKENIZERS)
         raise UsageError(f"{where}: GGUF pre-tokenizer {pre!r} is not supported; supported: {supported}")
     tokens, merges = _texts(where, metadata, "tokens"), _texts(where, metadata, "merges")
     types = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    if not isinstance(types, list):
+        raise UsageError(f"{where}: tokenizer.ggml.token_type is {types!r}, expected a list; the file is damaged")
     if len(types) != len(tokens) or len(set(tokens)) != len(tokens):
         raise UsageError(f"{where}: {len(types)} token types for {len(tokens)} distinct tokens; the file is damaged")
     added = [
