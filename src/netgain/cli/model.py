@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 if TYPE_CHECKING:
     from netgain.serving.model.checkpoint import Checkpoint
@@ -45,12 +43,10 @@ def inspect(source: Annotated[str, _SOURCE] = "default") -> None:
 
     weights = weight_source(checkpoint)
     notes = check_names(weights, checkpoint.config)
-    table = Table(show_header=False, box=None)
-    for label, value in _facts(checkpoint, weights):
-        table.add_row(label, value)
-    for note in notes:
-        table.add_row("note", note)
-    Console(soft_wrap=True).print(table)
+    facts = [*_facts(checkpoint, weights), *(("note", note) for note in notes)]
+    width = max(len(label) for label, _ in facts)
+    for label, value in facts:
+        print(f"{label:{width}}  {value}")
 
 
 @app.command()

@@ -83,7 +83,9 @@ def _from_validation(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
+        return ApiError(
+            400, f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json"
+        )
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, NotOffered):
         return ApiError(400, str(cause), param=cause.name, code="unsupported_parameter")
