@@ -173,7 +173,7 @@ async def _try(
             await _up(arm, settings)
     expected_s = len(design.items) * len(design.order) * design.sweeps * base.decomposition.e2e_s / settings.concurrency
     narrator.phase(
-        f"experiment: {len(design.groups)} groups of {len(design.groups[0])} prompts, servers in turn (at most about "
+        f"experiment: {len(design.groups)} groups of {len(design.groups[0])} prompts, servers in turn (about "
         f"{expected_s / 60:.1f} min)",
         design.blocks,
     )
