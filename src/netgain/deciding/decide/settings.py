@@ -48,7 +48,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         return smaller
 
 
-QUICK = Form(groups=8, group_size=3, sweeps=1, output_tokens=64, control=False, recording_s=50.0, experiment_s=110.0)
+QUICK = Form(groups=8, group_size=3, sweeps=1, output_tokens=64, control=False, recording_s=50.0, experiment_s=80.0)
 FULL = Form(groups=11, group_size=4, sweeps=2, output_tokens=None, control=True)
 
 

@@ -10,7 +10,7 @@ from netgain.measuring.client.record import ErrorKind
 
 IDLE_CPU_LIMIT = 0.02  # cores
 CACHE_LIMIT = 0.01  # of prompt tokens
-CLIENT_LIMIT = 0.1  # of blocks
+CLIENT_LIMIT = 0.25  # of blocks: in one of a second or two, a single late wake-up is the p99
 FOREIGN_CPU_NOTICE = 0.10  # cores
 
 
