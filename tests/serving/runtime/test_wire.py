@@ -40,7 +40,7 @@ TO_ENGINE: list[ToEngine] = [
     Configure(b"{}", 0.5),
     Submit(Request(id="a", prompt=(1, 2, 3), sampling=SamplingParams(max_tokens=4, seed=2**63 - 1), salt=b"\x00")),
     Abort("a"),
-    MeasureStepCost(7, 1.5),
+    MeasureStepCost(7, 1.5, 16),
     Stop(),
 ]
 FROM_ENGINE: list[FromEngine] = [
