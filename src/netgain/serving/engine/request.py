@@ -1,24 +1,54 @@
 """What a client asks of the engine: token ids in, sampling parameters, and what comes back after each step."""
 
+from typing import Literal
+
 import msgspec
 
 from netgain.ledger.records import EngineTrace
 
 
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """What the output must match: `text` is a JSON schema, a regular expression or a Lark grammar (llguidance's dialect)."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    text: str
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are chosen. temperature 0 is greedy; top_k 0 and top_p 1 keep every candidate."""
+    """How tokens are chosen. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep every candidate.
+
+    max_tokens 0 only reads the prompt (for its log-probabilities). Before `min_tokens` no stop token ends the output.
+    Penalties: `repetition` divides or multiplies logits of tokens in prompt or output (1: none), `presence` and
+    `frequency` subtract from logits of tokens in the output, once or per occurrence (0: none). `logit_bias` adds to
+    logits, (token id, bias) in ascending order of ids. `logprobs` k asks for the chosen token's log-probability and the
+    k most likely ones at every position, `prompt_logprobs` the same for the prompt; both of the model's own law, before
+    penalties, temperature and cuts. None: not asked for.
+    """
 
     max_tokens: int
+    min_tokens: int = 0
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice to generate. `salt` separates tenants in the prefix cache; `received_s` is the host's monotonic clock."""
+    """One choice to generate. `salt` separates tenants in the prefix cache; times are the host's monotonic clock.
+
+    A lower `priority` is admitted first and preempted last; equals in order of arrival. A request not finished at
+    `deadline_s` ends with the reason "deadline", wherever it is.
+    """
 
     id: str
     prompt: tuple[int, ...]
@@ -27,14 +57,31 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     salt: bytes = b""
     speculate: bool = True
     received_s: float = 0.0
+    priority: int = 0
+    deadline_s: float | None = None
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    """Natural log of the probability of the token that stands at a position, and the most likely (id, log-probability)
+    pairs there, highest first, ties to the lowest id."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens committed for a request in one step; with `finish_reason` ("stop", "length", "abort", "error") comes the trace."""
+    """Tokens committed for a request in one step; with `finish_reason` ("stop", "length", "abort", "deadline", "error")
+    comes the trace.
+
+    `logprobs` has one entry per token where asked for. `prompt_logprobs` comes once, with or before the first token: one
+    entry per prompt token, the first None since nothing stands before it.
+    """
 
     request_id: str
     tokens: tuple[int, ...]
     finish_reason: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     trace: EngineTrace | None = None
     error: str | None = None
 
