@@ -159,15 +159,20 @@ class Tokenizer:
 
 
 class Detokenizer:
-    """Text of a growing list of tokens: a character is given out once all its bytes are there, or proved impossible."""
+    """Text of a growing list of tokens: a character is given out once all its bytes are there, or proved impossible.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    `keep` are spellings of control tokens that shall be part of the text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, keep: Iterable[str] = ()) -> None:
         self._tokenizer = tokenizer
+        self._kept = frozenset(tokenizer.markers[spelling] for spelling in keep if spelling in tokenizer.markers)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, tokens: Iterable[int]) -> str:
         """Text that became certain with these tokens; may be empty."""
-        return self._decoder.decode(b"".join(self._tokenizer.token_bytes(token) for token in tokens))
+        of, kept = self._tokenizer.token_bytes, self._kept
+        return self._decoder.decode(b"".join(of(token, token in kept) for token in tokens))
 
     def finish(self) -> str:
         """What was held back at the end: empty, or one replacement mark for a character cut short."""

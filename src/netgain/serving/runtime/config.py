@@ -120,6 +120,17 @@ class LimitSettings(Settings):
     max_prompts: int = Field(default=64, ge=1, le=1024, description="prompts in one /v1/completions request")
 
 
+class ApiSettings(Settings):
+    """How generated text is read for chat clients."""
+
+    tool_parser: Literal["auto", "hermes", "llama3_json", "mistral", "none"] = Field(
+        default="auto", description="how the model writes tool calls; auto goes by its template and vocabulary"
+    )
+    reasoning_parser: Literal["auto", "think", "mistral", "none"] = Field(
+        default="auto", description="how the model marks its reasoning; auto goes by its template and vocabulary"
+    )
+
+
 class FleetSettings(Settings):
     """How engine processes are watched and replaced."""
 
@@ -164,5 +175,6 @@ class ServerConfig(Settings):
         description="kernel buffer per connection; what it holds counts as accepted by the client",
     )
     limits: LimitSettings = LimitSettings()
+    api: ApiSettings = ApiSettings()
     fleet: FleetSettings = FleetSettings()
     engine: EngineConfig = EngineConfig()
