@@ -53,7 +53,7 @@ def empty_cache(tmp_path: Path) -> Path:
 
 def _make_matrix(kind: str, rows: int, columns: int, seed: int = 0) -> Matrix:
     generator = torch.Generator().manual_seed(seed)
-    if kind in ("float32", "bfloat16"):
+    if kind in ("float32", "bfloat16", "float16"):
         dtype = getattr(torch, kind)
         values = torch.randn(rows, columns, generator=generator)
         return Matrix(lambda kernels: kernels.pack_dense(values, dtype), values.to(dtype).double())

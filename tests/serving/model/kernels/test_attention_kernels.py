@@ -20,10 +20,11 @@ class Scene(NamedTuple):
     keys: Tensor
     values: Tensor
     heads: int
+    window: int | None = None
 
     def attend(self, kernels: Kernels, rows: Tensor | slice = slice(None)) -> Tensor:
         plan = kernels.plan(self.positions[rows], self.segments[rows], self.tables, self.keys.shape[1])
-        return kernels.attention(self.q[rows].contiguous(), self.keys, self.values, plan, self.heads)
+        return kernels.attention(self.q[rows].contiguous(), self.keys, self.values, plan, self.heads, self.window)
 
 
 def make_scene(
@@ -57,7 +58,7 @@ def reference(scene: Scene) -> Tensor:
     block, kv_heads, dim = scene.keys.shape[1:]
     out = []
     for row, (place, segment) in enumerate(zip(scene.positions.tolist(), scene.segments.tolist(), strict=True)):
-        places = torch.arange(place + 1)
+        places = torch.arange(max(0, place + 1 - scene.window) if scene.window else 0, place + 1)
         blocks = scene.tables[segment, places // block].long()
         keys, values = (cache[blocks, places % block].double() for cache in (scene.keys, scene.values))
         q = scene.q[row].double().view(kv_heads, -1, dim)
@@ -80,8 +81,40 @@ def test_attention_equals_float64(
     assert (scene.attend(kernels) - reference(scene)).abs().max() < 5e-6
 
 
-def test_rows_keep_their_bits_in_any_batch(kernels: Kernels) -> None:
+WINDOWS = [1, 5, 31, 64, 127, 128, 129, 200, 1000]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (2, 2, 20)])
+def test_a_row_sees_its_window_and_nothing_before(
+    kernels: Kernels, heads: int, kv_heads: int, dim: int, window: int
+) -> None:
+    scene = make_scene(MIXED, heads, kv_heads, dim)._replace(window=window)
+    assert (scene.attend(kernels) - reference(scene)).abs().max() < 5e-6
+
+
+def test_what_lies_before_every_window_is_not_read(kernels: Kernels) -> None:
+    scene = make_scene([(300, 9)])._replace(window=40)
+    expected = scene.attend(kernels)
+    for place in range(300 - 40 + 1):
+        block = scene.tables[0, place // 16].long()
+        scene.keys[block, place % 16] = scene.values[block, place % 16] = float("nan")
+    assert torch.equal(scene.attend(kernels), expected)
+
+
+def test_a_window_longer_than_the_past_shows_all_of_it(kernels: Kernels) -> None:
     scene = make_scene(MIXED)
+    assert (scene._replace(window=500).attend(kernels) - scene.attend(kernels)).abs().max() < 5e-6
+
+
+def test_a_window_that_shows_nothing_is_refused(kernels: Kernels) -> None:
+    with pytest.raises(ValueError, match="window of 0"):
+        make_scene([(0, 3)])._replace(window=0).attend(kernels)
+
+
+@pytest.mark.parametrize("window", [None, 3, 100, 128, 170])
+def test_rows_keep_their_bits_in_any_batch(kernels: Kernels, window: int | None) -> None:
+    scene = make_scene(MIXED)._replace(window=window)
     together = scene.attend(kernels)
     for row in range(len(scene.q)):
         assert torch.equal(scene.attend(kernels, torch.tensor([row])), together[row : row + 1]), row
@@ -90,8 +123,9 @@ def test_rows_keep_their_bits_in_any_batch(kernels: Kernels) -> None:
         assert torch.equal(scene.attend(kernels, rows), together[rows])
 
 
-def test_chunks_of_a_prompt_change_no_bit(kernels: Kernels) -> None:
-    scene = make_scene([(0, 150)])
+@pytest.mark.parametrize("window", [None, 20, 130])
+def test_chunks_of_a_prompt_change_no_bit(kernels: Kernels, window: int | None) -> None:
+    scene = make_scene([(0, 150)])._replace(window=window)
     whole = scene.attend(kernels)
     for chunk in (1, 2, 3, 4, 5, 7, 16, 64, 149):
         parts = [scene.attend(kernels, slice(start, start + chunk)) for start in range(0, 150, chunk)]
@@ -103,11 +137,12 @@ def test_block_size_and_order_change_no_bit(kernels: Kernels) -> None:
     assert all(torch.equal(first, other) for other in others)
 
 
+@pytest.mark.parametrize("window", [None, 7, 300])
 @pytest.mark.parametrize("spans", [[(700, 1)], [(700, 5)], MIXED, [(130, 40)], [(index * 9, 1) for index in range(40)]])
 def test_thread_count_changes_no_bit(
-    compiled_by_threads: dict[int, CompiledKernels], spans: list[tuple[int, int]]
+    compiled_by_threads: dict[int, CompiledKernels], spans: list[tuple[int, int]], window: int | None
 ) -> None:
-    scene = make_scene(spans)
+    scene = make_scene(spans)._replace(window=window)
     first, *others = (scene.attend(kernels) for kernels in compiled_by_threads.values())
     assert all(torch.equal(first, other) for other in others)
     alone = torch.cat([scene.attend(compiled_by_threads[1], slice(row, row + 1)) for row in range(len(scene.q))])

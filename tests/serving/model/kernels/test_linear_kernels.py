@@ -12,11 +12,11 @@ from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.kernels.torch_kernels import TorchKernels
 
-KINDS = ("float32", "bfloat16", "q4_1", "q8_0")
+KINDS = ("float32", "bfloat16", "float16", "q4_1", "q8_0")
 SHAPES = ((96, 576), (40, 1536), (1, 32), (33, 64), (17, 96), (7, 352))
 ODD_SHAPES = ((7, 33), (1, 1), (19, 577), (5, 7))  # dense formats only: groups hold 32 inputs
 CASES = [(kind, *shape) for kind in KINDS for shape in SHAPES]
-CASES += [(kind, *shape) for kind in KINDS[:2] for shape in ODD_SHAPES]
+CASES += [(kind, *shape) for kind in KINDS[:3] for shape in ODD_SHAPES]
 
 
 def inputs(rows: int, columns: int, seed: int = 1) -> Tensor:

@@ -17,7 +17,7 @@ from netgain.serving.model.kernels.build import cache_directory, find_compiler, 
 from netgain.serving.model.kernels.protocol import AttentionPlan, Weight
 
 VERSION = 1  # raise whenever any output bit changes
-F32, BF16, Q4_1, Q8_0 = range(4)  # `Kind` in linear.hpp
+F32, BF16, Q4_1, Q8_0, F16 = range(5)  # `Kind` in linear.hpp
 
 
 class _Matrix(ctypes.Structure):
@@ -93,11 +93,12 @@ class CompiledKernels:
         weakref.finalize(self, _destroy, library, self._pool, os.getpid())
 
     def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> PackedWeight:
-        kinds = {torch.float32: F32, torch.bfloat16: BF16}
+        kinds = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16}
         if dtype not in kinds:
-            raise ValueError(f"dense weights are stored as float32 or bfloat16, not {dtype}")
+            raise ValueError(f"dense weights are stored as float32, bfloat16 or float16, not {dtype}")
         rows, columns = weight.shape
-        return self._pack(weight.detach().float().contiguous(), (rows, columns), kinds[dtype])
+        source = weight.detach().half() if dtype == torch.float16 else weight.detach().float()
+        return self._pack(source.contiguous(), (rows, columns), kinds[dtype])
 
     def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> PackedWeight:
         return self._pack(check_blocks(blocks, shape, Q4_1_BYTES), shape, Q4_1)
@@ -177,13 +178,25 @@ class CompiledKernels:
             raise ValueError(f"keys {list(keys.shape)} and values {list(values.shape)} do not fit plan and cache")
         self._c.ng_store_kv(self._pool, byref(placed.rows), byref(cache), _pointer(keys), _pointer(values))
 
-    def attention(self, q: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan, heads: int) -> Tensor:
+    def attention(
+        self,
+        q: Tensor,
+        cache_keys: Tensor,
+        cache_values: Tensor,
+        plan: AttentionPlan,
+        heads: int,
+        window: int | None = None,
+    ) -> Tensor:
         placed = cast(CompiledPlan, plan)
         cache = _cache(cache_keys, cache_values, placed)
         if q.shape != (placed.rows.rows, heads * cache.dim) or heads % cache.kv_heads:
             raise ValueError(f"queries {list(q.shape)} with {heads} heads do not fit plan and cache")
+        if window is not None and window < 1:
+            raise ValueError(f"a window of {window} places shows a row nothing")
         out = torch.empty(q.shape)
-        self._c.ng_attention(self._pool, byref(placed.rows), byref(cache), _pointer(q), heads, out.data_ptr())
+        self._c.ng_attention(
+            self._pool, byref(placed.rows), byref(cache), _pointer(q), heads, window or 0, out.data_ptr()
+        )
         return out
 
 
@@ -225,7 +238,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "ng_rope": (None, [p, p, p, p, n, n, n, p]),
         "ng_plan": (n, [rows, n, p, POINTER(c_int32)]),
         "ng_store_kv": (None, [p, rows, cache, p, p]),
-        "ng_attention": (None, [p, rows, cache, p, n, p]),
+        "ng_attention": (None, [p, rows, cache, p, n, n, p]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

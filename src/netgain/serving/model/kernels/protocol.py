@@ -27,7 +27,7 @@ class Kernels(Protocol):
     name: str  # part of the numerics id: kernel path, instruction set and version
 
     def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> Weight:
-        """From float [out, in]; stored as `dtype` (float32 or bfloat16), products accumulated in float32."""
+        """From float [out, in]; stored as `dtype` (float32, bfloat16 or float16), products accumulated in float32."""
         ...
 
     def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> Weight:
@@ -66,9 +66,18 @@ class Kernels(Protocol):
         """Write keys/values [rows, kv_heads*dim] into the paged cache [blocks, block_tokens, kv_heads, dim] (bf16 or fp32)."""
         ...
 
-    def attention(self, q: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan, heads: int) -> Tensor:
+    def attention(
+        self,
+        q: Tensor,
+        cache_keys: Tensor,
+        cache_values: Tensor,
+        plan: AttentionPlan,
+        heads: int,
+        window: int | None = None,
+    ) -> Tensor:
         """Causal attention of each row over positions 0..its own, reading K and V as stored, also the current chunk's.
 
-        q [rows, heads*dim] -> [rows, heads*dim], scaled by 1/sqrt(dim), grouped heads (heads % kv_heads == 0).
+        q [rows, heads*dim] -> [rows, heads*dim], scaled by 1/sqrt(dim), grouped heads (heads % kv_heads == 0). With a
+        `window` a row sees only its last `window` positions, its own among them; tiles before it are not read.
         """
         ...

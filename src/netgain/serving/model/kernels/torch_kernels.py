@@ -16,6 +16,7 @@ from netgain.serving.model.kernels.protocol import AttentionPlan, Weight
 
 VERSION = 1
 TILE_ROWS = 16
+WINDOW_TILE = 128  # places whose keys windowed attention takes together, aligned to absolute position
 ATTENTION_FLOATS = 1 << 22  # temporary elements per slice of rows in attention and quantised products
 
 
@@ -143,7 +144,17 @@ class TorchKernels:
         for new, cache in ((keys, cache_keys), (values, cache_values)):
             cache.flatten(0, 1)[slots] = new.view(len(new), *cache.shape[2:]).to(cache.dtype)
 
-    def attention(self, q: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan, heads: int) -> Tensor:
+    def attention(
+        self,
+        q: Tensor,
+        cache_keys: Tensor,
+        cache_values: Tensor,
+        plan: AttentionPlan,
+        heads: int,
+        window: int | None = None,
+    ) -> Tensor:
+        if window is not None and window < 1:
+            raise ValueError(f"a window of {window} places shows a row nothing")
         out = torch.empty_like(q)
         kv_heads, dim = cache_keys.shape[2:]
         for segment in cast(TorchPlan, plan).segments:
@@ -154,7 +165,11 @@ class TorchKernels:
                 torch.split(segment.rows, at_once), torch.split(segment.positions, at_once), strict=True
             ):
                 grouped = q[rows].view(len(rows), kv_heads, heads // kv_heads, dim)
-                out[rows] = _attend(grouped, keys, values, positions).view(len(rows), -1)
+                if window is None:
+                    attended = _attend(grouped, keys, values, positions)
+                else:
+                    attended = _attend_window(grouped, keys, values, positions, window)
+                out[rows] = attended.view(len(rows), -1)
         return out
 
 
@@ -246,4 +261,33 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tenso
     weights = exp(scores - scores.amax(0))
     total = _tree_sum(weights, 0)
     mixed = _tree_sum(weights.unsqueeze(-1) * values[:, None, :, None, :], 0)
+    return mixed / total.unsqueeze(-1)
+
+
+def _attend_window(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, window: int) -> Tensor:
+    """As _attend, but row i sees no place before positions[i] - window + 1.
+
+    A partial result per tile of places, added in order: a tile that a row does not see adds exactly nothing, so tiles
+    which no row sees are left out and the others may be there for a neighbour's sake.
+    """
+    dim = q.shape[-1]
+    first = max(0, int(positions.min()) - window + 1) // WINDOW_TILE * WINDOW_TILE
+    partial = []
+    for start in range(first, int(positions.max()) + 1, WINDOW_TILE):
+        near, far = keys[start : start + WINDOW_TILE], values[start : start + WINDOW_TILE]
+        places = torch.arange(start, start + len(near), device=q.device)[:, None]
+        hidden = ((places > positions) | (places <= positions - window))[:, :, None, None]
+        scores = _tree_sum(q.unsqueeze(0) * near[:, None, :, None, :], -1) * dim**-0.5
+        scores = scores.masked_fill(hidden, float("-inf"))
+        top = scores.amax(0)
+        weights = exp(scores - top.masked_fill(top == float("-inf"), 0.0))
+        products = weights.unsqueeze(-1) * far[:, None, :, None, :]
+        mixed = _tree_sum(products.masked_fill(hidden.unsqueeze(-1), 0.0), 0)
+        partial.append((top, _tree_sum(weights, 0), mixed))
+    top = torch.stack([each for each, _, _ in partial]).amax(0)
+    total, mixed = torch.zeros_like(top), torch.zeros_like(q)
+    for each, weight, product in partial:
+        factor = exp(each - top)
+        total = total + factor * weight
+        mixed = mixed + factor.unsqueeze(-1) * product
     return mixed / total.unsqueeze(-1)

@@ -91,6 +91,7 @@ NG_API void ng_store_kv(Pool* pool, const Rows* rows, const Cache* cache, const 
     store_kv(*pool, *rows, *cache, keys, values);
 }
 
-NG_API void ng_attention(Pool* pool, const Rows* rows, const Cache* cache, const float* q, int64_t heads, float* out) {
-    attend(*pool, *rows, *cache, q, heads, out);
+NG_API void ng_attention(Pool* pool, const Rows* rows, const Cache* cache, const float* q, int64_t heads, int64_t window,
+                         float* out) {
+    attend(*pool, *rows, *cache, q, heads, window, out);
 }

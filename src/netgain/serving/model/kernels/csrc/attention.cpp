@@ -34,14 +34,42 @@ struct Job {
     const Rows& rows;
     const Cache& cache;
     const float* q;
-    int64_t heads, group, width;  // width: dim rounded up to whole vectors
     float* out;
+    int64_t heads, group, width;  // width: dim rounded up to whole vectors
+    int64_t window;               // how many places a row sees, its own among them
 
-    int64_t spans(int64_t row) const { return rows.positions[row] / SPAN + 1; }
+    int64_t begin(int64_t row) const { return std::max<int64_t>(rows.positions[row] + 1 - window, 0); }
+    int64_t first_span(int64_t row) const { return begin(row) / SPAN; }
+    int64_t last_span(int64_t row) const { return rows.positions[row] / SPAN; }
 
     // A partial result: maximum, sum of weights, and from LANES on the weighted values.
     int64_t record() const { return LANES + width; }
 };
+
+// Spans that the rows of a tile see, from `first` up to `end`; records are kept for these alone.
+struct Spans {
+    int64_t first, end;
+    int64_t count() const { return end - first; }
+};
+
+Spans spans_of(const Job& job, int64_t row, int64_t count) {
+    Spans seen{job.first_span(row), 0};
+    for (int64_t r = row; r < row + count; r++) {
+        seen.first = std::min(seen.first, job.first_span(r));
+        seen.end = std::max(seen.end, job.last_span(r) + 1);
+    }
+    return seen;
+}
+
+// Places of a span that a row sees, counted from the span's begin.
+struct Places {
+    int64_t begin, end;
+};
+
+Places places_of(const Job& job, int64_t row, int64_t span) {
+    auto within = [&](int64_t place) { return std::clamp<int64_t>(place - span * SPAN, 0, SPAN); };
+    return {within(job.begin(row)), within(job.rows.positions[row] + 1)};
+}
 
 // Some kv heads, and with each its `group` of query heads.
 struct Heads {
@@ -118,14 +146,15 @@ inline void mix(const float* weights, const float* values, int64_t count, int64_
     NG_UNROLL for (int v = 0; v < V; v++) store(mixed + v * LANES, total[v]);
 }
 
-// Turns `valid` scores into exp(score - maximum), zero up to SPAN; returns their sum.
-inline float weigh(float* scores, int64_t valid, float* largest_out) {
-    for (int64_t j = valid; j < SPAN; j++) scores[j] = -INFINITY;
+// Turns the scores of the places seen into exp(score - maximum), zero elsewhere in the span; returns their sum.
+inline float weigh(float* scores, Places seen, float* largest_out) {
+    for (int64_t j = 0; j < seen.begin; j++) scores[j] = -INFINITY;
+    for (int64_t j = seen.end; j < SPAN; j++) scores[j] = -INFINITY;
     f32v most = load(scores);
     for (int64_t j = LANES; j < SPAN; j += LANES) most = max(load(scores + j), most);
     float top = largest(most);
     f32v total{};
-    for (int64_t j = 0; j < valid; j += LANES) {
+    for (int64_t j = 0; j < seen.end; j += LANES) {
         f32v w = exp(load(scores + j) - top);
         store(scores + j, w);
         total = total + w;
@@ -135,18 +164,22 @@ inline float weigh(float* scores, int64_t valid, float* largest_out) {
 }
 
 // The partial results of `count` rows from `first` (one segment) for some kv heads and one span. Queries and records are
-// ordered by kv head, row, head of the group; records of rows that end before the span are left as they are.
+// ordered by kv head, row, head of the group; records of rows that see nothing of the span are not read.
 void attend_span(const Job& job, int64_t first, int64_t count, Heads kv, int64_t span, const float* queries, float* records) {
     Scratch& s = scratch();
     int64_t per_head = count * job.group, width = job.width;
     float* scores = room(s.scores, size_t(kv.count() * per_head * SPAN));
     float* slice = room(s.slice, size_t(SLICE * width));
-    int64_t begin = span * SPAN, segment = job.rows.segments[first], longest = 0;
-    auto valid = [&](int64_t r) { return std::clamp<int64_t>(job.rows.positions[first + r] + 1 - begin, 0, SPAN); };
-    for (int64_t r = 0; r < count; r++) longest = std::max(longest, valid(r));
+    int64_t begin = span * SPAN, segment = job.rows.segments[first], earliest = SPAN, longest = 0;
+    for (int64_t r = 0; r < count; r++) {
+        Places seen = places_of(job, first + r, span);
+        if (seen.begin >= seen.end) continue;
+        earliest = std::min(earliest, seen.begin / SLICE * SLICE);
+        longest = std::max(longest, seen.end);
+    }
 
-    // Past the valid places of a slice lie the keys of older ones; their scores are replaced in `weigh`.
-    for (int64_t at = 0; at < longest; at += SLICE) {
+    // Scores of places that a row does not see are replaced in `weigh`.
+    for (int64_t at = earliest; at < longest; at += SLICE) {
         int64_t keys = std::min<int64_t>(SLICE, longest - at);
         prefetch(job, job.cache.keys, segment, kv, begin + at + keys, std::min<int64_t>(SLICE, longest - at - keys));
         prefetch(job, job.cache.values, segment, kv, begin + at, keys);
@@ -161,31 +194,35 @@ void attend_span(const Job& job, int64_t first, int64_t count, Heads kv, int64_t
         for (int64_t r = 0; r < count; r++)
             for (int64_t g = 0; g < job.group; g++, h++) {
                 float* record = records + h * job.record();
-                if (valid(r)) record[1] = weigh(scores + h * SPAN, valid(r), record);
+                Places seen = places_of(job, first + r, span);
+                if (seen.begin < seen.end) record[1] = weigh(scores + h * SPAN, seen, record);
                 std::fill_n(record + LANES, width, 0.0f);
             }
-    for (int64_t at = 0; at < longest; at += SLICE) {
+    for (int64_t at = earliest; at < longest; at += SLICE) {
         int64_t keys = std::min<int64_t>(SLICE, longest - at);
         for (int64_t k = kv.begin, h = 0; k < kv.end; k++) {
             widen(job, job.cache.values, segment, k, begin + at, keys, slice);
             for (int64_t r = 0; r < count; r++) {
-                int64_t seen = std::clamp<int64_t>(valid(r) - at, 0, keys);
+                Places seen = places_of(job, first + r, span);
+                int64_t from = std::clamp<int64_t>(seen.begin - at, 0, keys);
+                int64_t number = std::max<int64_t>(std::clamp<int64_t>(seen.end - at, 0, keys) - from, 0);
                 for (int64_t g = 0; g < job.group; g++, h++) {
-                    const float* weights = scores + h * SPAN + at;
+                    const float *weights = scores + h * SPAN + at + from, *values = slice + from * width;
                     float* to = records + h * job.record() + LANES;
                     int64_t d = 0;
-                    for (; d + 8 * LANES <= width; d += 8 * LANES) mix<8>(weights, slice + d, seen, width, to + d);
-                    for (; d + 4 * LANES <= width; d += 4 * LANES) mix<4>(weights, slice + d, seen, width, to + d);
-                    for (; d < width; d += LANES) mix<1>(weights, slice + d, seen, width, to + d);
+                    for (; d + 8 * LANES <= width; d += 8 * LANES) mix<8>(weights, values + d, number, width, to + d);
+                    for (; d + 4 * LANES <= width; d += 4 * LANES) mix<4>(weights, values + d, number, width, to + d);
+                    for (; d < width; d += LANES) mix<1>(weights, values + d, number, width, to + d);
                 }
             }
         }
     }
 }
 
-// Adds up the records of one row and head, `stride` floats apart per span, and writes the row's output.
-void combine(const Job& job, int64_t row, int64_t head, const float* record, int64_t stride) {
-    int64_t spans = job.spans(row);
+// Adds up the records of one row and head, `stride` floats apart per span from `first_span`, and writes the row's output.
+void combine(const Job& job, int64_t row, int64_t head, const float* record, int64_t first_span, int64_t stride) {
+    int64_t spans = job.last_span(row) - job.first_span(row) + 1;
+    record += (job.first_span(row) - first_span) * stride;
     float top = record[0], sum = 0.0f;
     for (int64_t t = 1; t < spans; t++) top = std::max(top, record[t * stride]);
     float* out = room(scratch().output, size_t(job.width));
@@ -201,10 +238,11 @@ void combine(const Job& job, int64_t row, int64_t head, const float* record, int
 
 // Combines all records of `count` rows and some kv heads, ordered as in attend_span.
 void finish(const Job& job, int64_t first, int64_t count, Heads kv, const float* records, int64_t stride) {
+    int64_t first_span = spans_of(job, first, count).first;
     for (int64_t k = kv.begin; k < kv.end; k++)
         for (int64_t r = 0; r < count; r++)
             for (int64_t g = 0; g < job.group; g++, records += job.record())
-                combine(job, first + r, k * job.group + g, records, stride);
+                combine(job, first + r, k * job.group + g, records, first_span, stride);
 }
 
 // Queries of `count` rows for some kv heads, scaled and padded, in the order that attend_span wants.
@@ -267,10 +305,11 @@ void store_kv(Pool& pool, const Rows& rows, const Cache& cache, const float* key
     });
 }
 
-void attend(Pool& pool, const Rows& rows, const Cache& cache, const float* q, int64_t heads, float* out) {
-    Job job{rows, cache, q, heads, heads / cache.kv_heads, padded(cache.dim), out};
+void attend(Pool& pool, const Rows& rows, const Cache& cache, const float* q, int64_t heads, int64_t window, float* out) {
+    Job job{rows, cache, q, out, heads, heads / cache.kv_heads, padded(cache.dim), window ? window : INT64_MAX / 2};
     int64_t spans = 1;
-    for (int64_t r = 0; r < rows.rows; r++) spans = std::max(spans, job.spans(r));
+    for (int64_t t = 0; t < rows.tile_count; t++)
+        spans = std::max(spans, spans_of(job, rows.tiles[2 * t], rows.tiles[2 * t + 1]).count());
     bool share_spans = spans > 1 && rows.tile_count < pool.threads() * 8;
     int64_t items = rows.tile_count * (share_spans ? spans : 1);
     // All kv heads of a place lie together and are best read together; apart only if threads would else have no work.
@@ -283,14 +322,14 @@ void attend(Pool& pool, const Rows& rows, const Cache& cache, const float* q, in
         pool.each(int(items * parts), [&](int item) {
             auto [first, count] = of_tile(item / parts);
             Heads kv = part(item % parts);
-            int64_t size = kv.count() * count * job.group, own_spans = 1;
-            for (int64_t r = first; r < first + count; r++) own_spans = std::max(own_spans, job.spans(r));
+            int64_t size = kv.count() * count * job.group;
+            Spans seen = spans_of(job, first, count);
             Scratch& s = scratch();
             float* queries = room(s.queries, size_t(size * job.width));
-            float* records = room(s.records, size_t(own_spans * size * job.record()));
+            float* records = room(s.records, size_t(seen.count() * size * job.record()));
             take_queries(job, first, count, kv, queries);
-            for (int64_t t = 0; t < own_spans; t++)
-                attend_span(job, first, count, kv, t, queries, records + t * size * job.record());
+            for (int64_t t = 0; t < seen.count(); t++)
+                attend_span(job, first, count, kv, seen.first + t, queries, records + t * size * job.record());
             finish(job, first, count, kv, records, size * job.record());
         });
         return;
@@ -303,9 +342,11 @@ void attend(Pool& pool, const Rows& rows, const Cache& cache, const float* q, in
         auto [first, count] = of_tile(item / parts / spans);
         Heads kv = part(item % parts);
         int64_t span = item / parts % spans, before = (first * heads + kv.begin * count * job.group) * job.record();
+        Spans seen = spans_of(job, first, count);
+        if (span >= seen.count()) return;
         float* queries = room(scratch().queries, size_t(kv.count() * count * job.group * job.width));
         take_queries(job, first, count, kv, queries);
-        attend_span(job, first, count, kv, span, queries, records + span * stride + before);
+        attend_span(job, first, count, kv, seen.first + span, queries, records + span * stride + before);
     });
     pool.each(int(rows.tile_count), [&](int tile) {
         auto [first, count] = of_tile(tile);

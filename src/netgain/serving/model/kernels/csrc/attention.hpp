@@ -27,4 +27,5 @@ int64_t plan_tiles(const Rows& rows, int64_t segments, int32_t* tiles, int32_t* 
 
 void store_kv(Pool& pool, const Rows& rows, const Cache& cache, const float* keys, const float* values);
 
-void attend(Pool& pool, const Rows& rows, const Cache& cache, const float* q, int64_t heads, float* out);
+// `window` is how many places a row sees, its own among them; 0 stands for all before it.
+void attend(Pool& pool, const Rows& rows, const Cache& cache, const float* q, int64_t heads, int64_t window, float* out);

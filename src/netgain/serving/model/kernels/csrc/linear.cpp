@@ -5,7 +5,7 @@
 
 namespace {
 
-bool is_dense(Kind kind) { return kind == Kind::F32 || kind == Kind::BF16; }
+bool is_dense(Kind kind) { return kind == Kind::F32 || kind == Kind::BF16 || kind == Kind::F16; }
 int64_t panel_width(Kind kind) { return is_dense(kind) ? dense::WIDTH : grouped::WIDTH; }
 int64_t panel_count(int64_t outs, Kind kind) { return (outs + panel_width(kind) - 1) / panel_width(kind); }
 
@@ -20,7 +20,7 @@ size_t packed_bytes(int64_t outs, int64_t ins, Kind kind) { return size_t(panel_
 void pack(const void* source, int64_t outs, int64_t ins, Kind kind, void* packed) {
     std::memset(packed, 0, packed_bytes(outs, ins, kind));
     if (is_dense(kind))
-        dense::pack(static_cast<const float*>(source), outs, ins, kind, packed);
+        dense::pack(source, outs, ins, kind, packed);
     else
         grouped::pack(static_cast<const uint8_t*>(source), outs, ins, kind, packed);
 }
@@ -53,8 +53,9 @@ void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* ou
     pool.each(int(pieces), [&](int piece) {
         int64_t begin = count * piece / pieces, end = count * (piece + 1) / pieces;
         switch (w.kind) {
-            case Kind::F32: return dense::panels<false>(w, x, rows, begin, end, out);
-            case Kind::BF16: return dense::panels<true>(w, x, rows, begin, end, out);
+            case Kind::F32: return dense::panels<Kind::F32>(w, x, rows, begin, end, out);
+            case Kind::BF16: return dense::panels<Kind::BF16>(w, x, rows, begin, end, out);
+            case Kind::F16: return dense::panels<Kind::F16>(w, x, rows, begin, end, out);
             case Kind::Q4_1: return grouped::panels<true>(w, rounded, rows, begin, end, out);
             case Kind::Q8_0: return grouped::panels<false>(w, rounded, rows, begin, end, out);
         }
