@@ -1,6 +1,6 @@
 """A request's time, tiled by stages: intervals are measured where they happen, and what no interval covers is unattributed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -45,6 +45,14 @@ _RANK = {stage: rank for rank, stage in enumerate(PRECEDENCE)}
 
 def tile(intervals: Iterable[Interval], start_s: float, end_s: float) -> dict[Stage, float]:
     """Tile [start_s, end_s] with `intervals`, by precedence where they overlap. Returns only stages that occur."""
+    totals: dict[Stage, float] = {}
+    for stage, begin_s, until_s in segments(intervals, start_s, end_s):
+        totals[stage] = totals.get(stage, 0.0) + (until_s - begin_s)
+    return totals
+
+
+def segments(intervals: Iterable[Interval], start_s: float, end_s: float) -> Iterator[tuple[Stage, float, float]]:
+    """The pieces of [start_s, end_s] in order, each with the one stage that is waited for; neighbours may share theirs."""
     edges: list[tuple[float, int, int]] = []
     for interval in intervals:
         begin, end = max(interval.start_s, start_s), min(interval.end_s, end_s)
@@ -57,13 +65,10 @@ def tile(intervals: Iterable[Interval], start_s: float, end_s: float) -> dict[St
     counts = [0] * len(PRECEDENCE)
     # Bit r is set while an interval of rank r is open, so the lowest set bit is the stage that is waited for.
     active = 0
-    totals: dict[Stage, float] = {}
     at = start_s
     for time_s, rank, change in edges:
         if time_s > at:
-            stage = PRECEDENCE[(active & -active).bit_length() - 1] if active else Stage.UNATTRIBUTED
-            totals[stage] = totals.get(stage, 0.0) + (time_s - at)
+            yield PRECEDENCE[(active & -active).bit_length() - 1] if active else Stage.UNATTRIBUTED, at, time_s
             at = time_s
         counts[rank] += change
         active = active | (1 << rank) if counts[rank] else active & ~(1 << rank)
-    return totals

@@ -21,6 +21,7 @@ from netgain.serving.api.prepare import Prepared
 from netgain.serving.api.sender import Sender
 from netgain.serving.api.served import ServedModel
 from netgain.serving.api.shapes import Form, Usage, usage_of
+from netgain.serving.api.traced import traced_request
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.fleet.reply import Delivery, Event, Ticket
@@ -64,6 +65,7 @@ class Exchange(Response):
         self._tickets: list[Ticket] = []
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the client is gone
         self._refusal: NetgainError | None = None
+        self._failure: NetgainError | None = None  # whatever ended the request badly, refusals included
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run it. Raises NetgainError when nothing was sent yet; later failures become an event of the stream."""
@@ -77,6 +79,7 @@ class Exchange(Response):
             else:
                 await self._whole(sender)
         except NetgainError as error:
+            self._failure = error
             await self._give_up()
             if not sender.started:
                 raise
@@ -85,7 +88,7 @@ class Exchange(Response):
             hangup.cancel()
             for ticket in self._tickets:
                 ticket.abort()
-            self._write_records()
+            self._write_records(scope)
 
     def _submit(self) -> None:
         now_s = time.monotonic()
@@ -219,14 +222,29 @@ class Exchange(Response):
             choice.give_up()
         self._timeline.add(Stage.RESPOND, since_s, time.monotonic())
 
-    def _write_records(self) -> None:
-        """One record for every choice that the engine took on."""
-        if isinstance(self._refusal, RequestRejected | Overloaded) or not self._tickets:
-            return
+    def _write_records(self, scope: Scope) -> None:
+        """One record for every choice that the engine took on, and a trace of the whole."""
         now_s = time.monotonic()
-        for choice in self._choices.values():
-            self._metrics.collector.request(
-                self._record(choice, choice.finished_s or now_s, self._prepared.netgain.tokens)
+        records: list[RequestRecord] = []
+        if self._tickets and not isinstance(self._refusal, RequestRejected | Overloaded):
+            for choice in self._choices.values():
+                records.append(self._record(choice, choice.finished_s or now_s, self._prepared.netgain.tokens))
+                self._metrics.collector.request(records[-1])
+        if self._metrics.tracing is not None:
+            choices = tuple(self._choices.values())
+            usage = self._usage(choices)
+            self._metrics.tracing.finished(
+                traced_request(
+                    scope,
+                    self._prepared,
+                    self._form,
+                    choices,
+                    records,
+                    usage,
+                    self._timeline,
+                    self._received_s,
+                    self._failure,
+                )
             )
 
     def _record_for_client(self) -> RequestRecord | None:

@@ -8,6 +8,7 @@ import msgspec
 from netgain.ledger.collector import Collector
 from netgain.ledger.export import JsonlWriter
 from netgain.ledger.prometheus import Exporter
+from netgain.ledger.tracing import Tracing
 from netgain.serving.api.served import ServedModel
 from netgain.serving.fleet.fleet import Fleet
 
@@ -16,11 +17,12 @@ _DESCRIBED = ("model", "dtype", "kv_dtype", "kernels", "device")
 
 
 class Metrics:
-    """Owns the records file, if there is one, until `close`."""
+    """Owns the records file and the way to the tracing backend, if there are any, until `close`."""
 
-    def __init__(self, served: ServedModel, records: str | None) -> None:
+    def __init__(self, served: ServedModel, records: str | None, tracing: Tracing | None = None) -> None:
         """Raises UsageError when the records file cannot be appended to."""
         self.exporter = Exporter()
+        self.tracing = tracing
         self.exporter.describe(
             {"version": importlib.metadata.version("netgain"), **{name: str(served.info[name]) for name in _DESCRIBED}}
         )
@@ -37,9 +39,12 @@ class Metrics:
                 report = {**replica.counters, **msgspec.structs.asdict(replica.stats)}
                 self.exporter.engine(report, replica=replica.name, epoch=f"{replica.restarts}/{replica.pid}")
         own = self.collector.counters()
-        self.exporter.engine({name: own[name] for name in _LEDGER_FAULTS}, replica="api")
+        traces = {} if self.tracing is None else self.tracing.counters()
+        self.exporter.engine({**{name: own[name] for name in _LEDGER_FAULTS}, **traces}, replica="api")
         return self.exporter.render()
 
     def close(self) -> None:
+        if self.tracing is not None:
+            self.tracing.close()
         if self._writer is not None:
             self._writer.close()

@@ -17,6 +17,7 @@ from netgain.ledger.export import JsonlWriter
 from netgain.serving.api.app import build_app
 from netgain.serving.api.metrics import Metrics
 from netgain.serving.api.served import ServedModel
+from netgain.serving.api.traced import start_tracing
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.runtime.config import ServerConfig
@@ -41,12 +42,13 @@ async def run_server(config: ServerConfig, announce: Callable[[str], None]) -> N
             loop.add_signal_handler(number, stop.set)
         if config.records is not None:
             JsonlWriter(Path(config.records)).close()  # said before the engine is waited for, not after
+        tracing = start_tracing(config.tracing)
         fleet = Fleet(config.engine, config.fleet)
         try:
             if not await _unless(stop, fleet.start()):
                 return
             served = ServedModel(checkpoint, fleet.info)
-            metrics = Metrics(served, config.records)
+            metrics = Metrics(served, config.records, tracing)
             try:
                 server = _Server(
                     uvicorn.Config(

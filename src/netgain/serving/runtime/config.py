@@ -160,6 +160,24 @@ class FleetSettings(Settings):
         return self
 
 
+class TracingSettings(Settings):
+    """Where traces go. Headers and certificates for the collector are read from OpenTelemetry's environment variables."""
+
+    endpoint: str | None = Field(
+        default=None, min_length=1, description="URL of an OpenTelemetry collector; without it nothing is traced"
+    )
+    protocol: Literal["http/protobuf", "grpc"] = Field(default="http/protobuf", description="form of OTLP")
+    sample_ratio: float = Field(
+        default=1.0, ge=0, le=1, description="share of the requests traced whose caller has not decided (traceparent)"
+    )
+    service_name: str = Field(default="netgain", min_length=1, description="service.name of the spans")
+    queue: int = Field(
+        default=2048, ge=1, le=1 << 20, description="ended requests that wait for the collector; more are dropped"
+    )
+    timeout_s: float = Field(default=5.0, gt=0, le=120, description="one delivery, retries included, ends after this")
+    flush_s: float = Field(default=2.0, ge=0, le=60, description="longest wait for the collector when the server stops")
+
+
 class ServerConfig(Settings):
     """A served engine: `netgain serve` prints it whole and stores it with every result."""
 
@@ -177,4 +195,5 @@ class ServerConfig(Settings):
     limits: LimitSettings = LimitSettings()
     api: ApiSettings = ApiSettings()
     fleet: FleetSettings = FleetSettings()
+    tracing: TracingSettings = TracingSettings()
     engine: EngineConfig = EngineConfig()
