@@ -18,11 +18,12 @@ from netgain.errors import NetgainError
 from netgain.ledger.prometheus import CONTENT_TYPE
 from netgain.ledger.timeline import Timeline
 from netgain.serving.api.body import read_body
+from netgain.serving.api.chat_protocol import ChatRequest
 from netgain.serving.api.errors import ApiError, to_api_error
 from netgain.serving.api.exchange import Exchange
 from netgain.serving.api.metrics import Metrics
 from netgain.serving.api.prepare import Prepared, prepare
-from netgain.serving.api.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from netgain.serving.api.protocol import CompletionRequest, GenerationRequest
 from netgain.serving.api.served import ServedModel
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.runtime.config import ServerConfig

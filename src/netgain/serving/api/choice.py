@@ -1,4 +1,5 @@
-"""One choice on its way to the client: tokens become text, stop strings end it, and its record is put together."""
+"""One choice on its way to the client: tokens become text, text becomes content, reasoning and tool calls, and its record is
+put together."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -6,29 +7,35 @@ from typing import NamedTuple
 from netgain.ledger.records import DraftCounts, EngineTrace, RequestRecord
 from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Interval, tile
-from netgain.serving.api.prepare import Job
-from netgain.serving.api.stop import StopMatcher
-from netgain.serving.engine.request import Output
-from netgain.serving.model.tokenizer import Detokenizer, Tokenizer
+from netgain.serving.api.logprobs import Entry, prompt_entries
+from netgain.serving.api.parsing.parts import Content, OutputParser, Part, Reasoning, ToolCallArguments, ToolCallStart
+from netgain.serving.api.prepare import Job, Presentation
+from netgain.serving.api.text_flow import Flowed, TextFlow
+from netgain.serving.engine.request import Output, TokenLogprobs
+from netgain.serving.model.tokenizer import Tokenizer
 
 
 class Piece(NamedTuple):
-    """What an output adds: text that is certain, tokens, and whether the answer is complete for the client."""
+    """What an output adds: parts and log-probabilities that are certain, and why the answer ends, if it does."""
 
-    text: str
-    tokens: int
-    finish_reason: str | None
+    parts: tuple[Part, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    finish_reason: str | None = None
 
 
 class Choice:
     """Takes the outputs of one job in order. `ended`: complete for the client; `closed`: the engine has let go of it, too
     (after a stop string that takes until it has aborted)."""
 
-    def __init__(self, request_id: str, job: Job, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+    def __init__(self, request_id: str, job: Job, tokenizer: Tokenizer, shown: Presentation) -> None:
         self.request_id = request_id
         self.job = job
         self.tokens: list[int] = []
         self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        self.called_tools = False
+        self.reasoning_tokens: int | None = 0 if shown.reads_reasoning else None
+        self.prompt_laws: tuple[TokenLogprobs | None, ...] | None = None
         self.trace: EngineTrace | None = None
         self.error: str | None = None
         self.closed = False
@@ -37,12 +44,30 @@ class Choice:
         self.tokens_when_sent = 0
         self.finished_s: float | None = None
         self._tiled: tuple[float, dict[Stage, float]] | None = None  # how far the record has been put together
-        self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopMatcher(stops)
+        self._tokenizer = tokenizer
+        self._shown = shown
+        self._echo = job.echo
+        self._parser: OutputParser | None = None if shown.new_parser is None else shown.new_parser()
+        self._flow = TextFlow(
+            tokenizer,
+            shown.stops,
+            include_stop=shown.include_stop,
+            min_tokens=job.sampling.min_tokens,
+            keep=shown.keep,
+            entries=shown.top is not None,
+            offset=len(job.echo or ""),
+        )
 
     @property
     def ended(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def reason_for_client(self) -> str:
+        """OpenAI's word for why the answer ended."""
+        if self.finish_reason == "stop" and self.called_tools:
+            return "tool_calls"
+        return self.finish_reason or "stop"
 
     def take(self, output: Output) -> Piece:
         """Add an output. Behind a stop string nothing counts any more: neither text nor tokens."""
@@ -51,23 +76,29 @@ class Choice:
             self.trace = output.trace
             self.error = None if self.ended else output.error
         if self.ended:
-            return Piece("", 0, None)
-        parts: list[str] = []
+            return Piece()
+        parts: list[Part] = []
+        entries: list[Entry] = []
+        if output.prompt_logprobs is not None:
+            self.prompt_laws = output.prompt_logprobs
+        self._echo_prompt(parts, entries)
         # the token that ends an answer is counted, but no part of its text
-        shown = len(output.tokens) - (output.finish_reason == "stop")
+        hidden = len(output.tokens) - 1 if output.finish_reason == "stop" and not self._shown.include_stop else None
         for index, token in enumerate(output.tokens):
             self.tokens.append(token)
-            if index < shown:
-                released = self._stops.feed(self._detokenizer.push((token,)))
-                parts.append(released.text)
-                if released.stopped:
-                    self.finish_reason = "stop"
-                    return Piece("".join(parts), index + 1, "stop")
-        if output.finish_reason is not None:
-            parts.append(self._rest())
-            if self.finish_reason is None:
-                self.finish_reason = output.finish_reason
-        return Piece("".join(parts), len(output.tokens), self.finish_reason)
+            law = output.logprobs[index] if output.logprobs else None
+            flowed = self._flow.push(token, law, shown=index != hidden)
+            self._add(flowed, parts, entries)
+            if flowed.stop is not None:
+                break
+        else:
+            if output.finish_reason is not None:
+                self._add(self._flow.finish(), parts, entries)
+                if self.finish_reason is None:
+                    self._ended_by(output)
+        if self.ended and self._parser is not None:
+            self._keep(self._parser.finish(), parts)
+        return Piece(tuple(parts), tuple(entries), self.reason_for_client if self.ended else None)
 
     def lose(self, error: str) -> None:
         """The request ended without a last output."""
@@ -129,13 +160,38 @@ class Choice:
         self._tiled = until_s, totals
         return totals
 
-    def _rest(self) -> str:
-        """What was held back at the end of the text: a cut character becomes a replacement mark, and may complete a stop."""
-        released = self._stops.feed(self._detokenizer.finish())
-        if released.stopped:
+    def _echo_prompt(self, parts: list[Part], entries: list[Entry]) -> None:
+        """The prompt stands before the answer, with its log-probabilities where the answer has some."""
+        if self._echo is None or (self._shown.top is not None and self.prompt_laws is None):
+            return
+        parts.append(Content(self._echo))
+        if self._shown.top is not None and self.prompt_laws is not None:
+            entries += prompt_entries(self.job.prompt, self.prompt_laws, self._tokenizer)
+        self._echo = None
+
+    def _add(self, flowed: Flowed, parts: list[Part], entries: list[Entry]) -> None:
+        entries += flowed.entries
+        if flowed.stop is not None:
             self.finish_reason = "stop"
-            return released.text
-        return released.text + self._stops.finish()
+            self.stop_reason = flowed.stop
+        if flowed.text:
+            self._keep([Content(flowed.text)] if self._parser is None else self._parser.feed(flowed.text), parts)
+
+    def _keep(self, found: Iterable[Part], parts: list[Part]) -> None:
+        for part in found:
+            match part:
+                case Reasoning():
+                    self.reasoning_tokens = len(self.tokens)
+                case ToolCallStart() | ToolCallArguments():
+                    if part.index and self._shown.one_call:
+                        continue
+                    self.called_tools = True
+            parts.append(part)
+
+    def _ended_by(self, output: Output) -> None:
+        self.finish_reason = output.finish_reason
+        if output.finish_reason == "stop" and output.tokens[-1] in self.job.sampling.stop_token_ids:
+            self.stop_reason = output.tokens[-1]
 
 
 def _tile(intervals: Sequence[Interval], start_s: float, end_s: float) -> dict[Stage, float]:

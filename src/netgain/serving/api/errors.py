@@ -6,7 +6,8 @@ import msgspec
 from pydantic import ValidationError
 
 from netgain.errors import NetgainError, Overloaded, RequestRejected, Unavailable, UsageError
-from netgain.serving.api.protocol import NotOffered
+from netgain.serving.api.fields import WrongField
+from netgain.serving.api.refused import NotOffered
 
 RETRY_AFTER_S = 1
 
@@ -18,6 +19,7 @@ _TYPES: Mapping[int, str] = {
     429: "rate_limit_error",
     500: "server_error",
     503: "service_unavailable",
+    504: "timeout_error",
 }
 _CODES: Mapping[int, str] = {
     413: "request_too_large",
@@ -89,6 +91,8 @@ def _from_validation(error: ValidationError) -> ApiError:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, NotOffered):
         return ApiError(400, str(cause), param=cause.name, code="unsupported_parameter")
+    if isinstance(cause, WrongField):
+        return ApiError(400, str(cause), param=cause.name)
     if not where and cause is not None:
         return ApiError(400, str(cause))
     if not where:

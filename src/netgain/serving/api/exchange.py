@@ -6,7 +6,9 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -16,11 +18,25 @@ from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Timeline
 from netgain.serving.api.choice import Choice, Piece
 from netgain.serving.api.errors import ApiError, to_api_error
+from netgain.serving.api.logprobs import Entry, Spelling, chat_logprobs, prompt_logprobs, text_logprobs
 from netgain.serving.api.metrics import Metrics
+from netgain.serving.api.parsing.parts import Part
 from netgain.serving.api.prepare import Prepared
 from netgain.serving.api.sender import Sender
 from netgain.serving.api.served import ServedModel
-from netgain.serving.api.shapes import Form, Usage, usage_of
+from netgain.serving.api.shapes import (
+    ChatChoice,
+    ChatDelta,
+    Delta,
+    Form,
+    PromptLogprobs,
+    TextChoice,
+    Usage,
+    deltas_of,
+    message_of,
+    text_of,
+    usage_of,
+)
 from netgain.serving.api.traced import traced_request
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.fleet import Fleet
@@ -54,12 +70,20 @@ class Exchange(Response):
         self._timeline = timeline
         self._received_s = received_s
         self._prepared_since_s = prepared_since_s
+        self._deadline_s = None if prepared.timeout_s is None else received_s + prepared.timeout_s
         kind = "chatcmpl" if prepared.chat else "cmpl"
-        self._form = Form(f"{kind}-{uuid.uuid4().hex}", int(time.time()), served.name, prepared.chat)
+        self._form = Form(
+            id=f"{kind}-{uuid.uuid4().hex}",
+            created=int(time.time()),
+            model=served.name,
+            fingerprint=served.fingerprint,
+            chat=prepared.chat,
+        )
+        self._spelling = Spelling(served.tokenizer, prepared.shown.tokens_as_ids)
         self._choices = {
             choice.request_id: choice
             for choice in (
-                Choice(f"{self._form.id}-{job.index}", job, served.tokenizer, prepared.stops) for job in prepared.jobs
+                Choice(f"{self._form.id}-{job.index}", job, served.tokenizer, prepared.shown) for job in prepared.jobs
             )
         }
         self._tickets: list[Ticket] = []
@@ -102,6 +126,8 @@ class Exchange(Response):
                 salt=self._prepared.salt,
                 speculate=self._prepared.netgain.speculate,
                 received_s=now_s,
+                priority=self._prepared.priority,
+                deadline_s=self._deadline_s,
             )
             self._tickets.append(self._fleet.submit(request, self._events.put_nowait))
 
@@ -113,19 +139,18 @@ class Exchange(Response):
             if not sender.started:
                 sender.worked(since_s)  # else the head would hide how long the first tokens took to become text
                 await sender.start(200, {**_STREAM_HEADERS, "x-request-id": self._form.id})
-            index = choice.job.index
-            if index not in opened:
-                opened.add(index)
-                opening = self._form.opening(index)
-                if opening is not None:
+            if choice.job.index not in opened:
+                opened.add(choice.job.index)
+                if self._prepared.chat:
+                    opening = ChatDelta(choice.job.index, Delta(role="assistant", content=""))
                     usage = self._usage((choice,), 0) if counts_in_chunks else None
                     await sender.body(_event(self._form.answer((opening,), usage, chunk=True)), since_s)
-            if piece.text or piece.finish_reason is not None or counts_in_chunks:
-                usage = self._usage((choice,)) if counts_in_chunks else None
-                part = self._form.piece(index, piece.text, piece.finish_reason)
-                await sender.body(_event(self._form.answer((part,), usage, chunk=True)), since_s)
-                if len(choice.tokens) > choice.tokens_when_sent:
-                    self._note_sent(choice, sender.free_s)
+            chunks = self._chunks(choice, piece, counts_in_chunks)
+            usage = self._usage((choice,)) if counts_in_chunks else None
+            for chunk in chunks:
+                await sender.body(_event(self._form.answer((chunk,), usage, chunk=True)), since_s)
+            if chunks and len(choice.tokens) > choice.tokens_when_sent:
+                self._note_sent(choice, sender.free_s)
             if piece.finish_reason is not None:
                 choice.finished_s = sender.free_s
 
@@ -134,20 +159,22 @@ class Exchange(Response):
         await sender.flush()
         since_s = time.monotonic()
         options = self._prepared.stream_options
-        record = self._record_for_client()
-        if options.include_usage or record is not None:
+        records = self._records_for_client()
+        if options.include_usage or records:
             usage = self._usage(tuple(self._choices.values())) if options.include_usage else None
-            await sender.body(_event(self._form.answer((), usage, record, chunk=True)), since_s)
+            await sender.body(_event(self._form.answer((), usage, records, chunk=True)), since_s)
         await sender.body(b"data: [DONE]\n\n", time.monotonic())
         await sender.flush()
         self._last_to_end().finished_s = sender.free_s
         await sender.finish()
 
     async def _whole(self, sender: Sender) -> None:
-        texts: dict[str, list[str]] = {request_id: [] for request_id in self._choices}
+        collected = {request_id: _Whole([], []) for request_id in self._choices}
 
         async def collect(choice: Choice, piece: Piece, since_s: float) -> None:
-            texts[choice.request_id].append(piece.text)
+            whole = collected[choice.request_id]
+            whole.parts.extend(piece.parts)
+            whole.entries.extend(piece.entries)
             sender.worked(since_s)
 
         if not await self._follow(sender, collect):
@@ -156,11 +183,14 @@ class Exchange(Response):
         # a choice that ended early has waited for the whole answer to be put into words
         since_s = min(choice.finished_s or sender.free_s for choice in choices)
         self._timeline.add(Stage.RESPOND, since_s, time.monotonic())
-        answers = tuple(
-            self._form.whole(choice.job.index, "".join(texts[choice.request_id]), choice.finish_reason or "stop")
-            for choice in choices
+        answers = tuple(self._answer(choice, collected[choice.request_id]) for choice in choices)
+        body = self._form.answer(
+            answers,
+            self._usage(choices),
+            self._records_for_client(),
+            chunk=False,
+            prompt_logprobs=self._prompt_logprobs(choices[0]) if self._prepared.chat else UNSET,
         )
-        body = self._form.answer(answers, self._usage(choices), self._record_for_client(), chunk=False)
         await sender.start(
             200,
             {"content-type": "application/json", "content-length": str(len(body)), "x-request-id": self._form.id},
@@ -170,6 +200,45 @@ class Exchange(Response):
         for choice in choices:
             choice.finished_s = sender.free_s
         await sender.finish()
+
+    def _chunks(self, choice: Choice, piece: Piece, even_empty: bool) -> list[ChatDelta | TextChoice]:
+        """What of a piece goes into the stream; log-probabilities and the end go with the last chunk."""
+        index, top = choice.job.index, self._prepared.shown.top
+        ended = piece.finish_reason is not None
+        stop_reason = choice.stop_reason if ended else UNSET
+        if not self._prepared.chat:
+            text = text_of(piece.parts)
+            if not (text or piece.entries or ended or even_empty):
+                return []
+            logprobs = text_logprobs(piece.entries, top, self._spelling) if top is not None else None
+            return [TextChoice(index, text, piece.finish_reason, logprobs, stop_reason)]
+        deltas = list(deltas_of(piece.parts))
+        if not deltas and (piece.entries or ended or even_empty):
+            deltas = [Delta() if ended else Delta(content="")]
+        last = len(deltas) - 1
+        in_chat = chat_logprobs(piece.entries, top, self._spelling) if top is not None else None
+        return [
+            ChatDelta(index, delta, piece.finish_reason, in_chat, stop_reason)
+            if at == last
+            else ChatDelta(index, delta)
+            for at, delta in enumerate(deltas)
+        ]
+
+    def _answer(self, choice: Choice, whole: "_Whole") -> ChatChoice | TextChoice:
+        """One choice of a whole answer."""
+        index, top, reason = choice.job.index, self._prepared.shown.top, choice.reason_for_client
+        if self._prepared.chat:
+            in_chat = chat_logprobs(whole.entries, top, self._spelling) if top is not None else None
+            return ChatChoice(index, message_of(whole.parts), reason, in_chat, choice.stop_reason)
+        in_text = text_logprobs(whole.entries, top, self._spelling) if top is not None else None
+        text, stop = text_of(whole.parts), choice.stop_reason
+        return TextChoice(index, text, reason, in_text, stop, self._prompt_logprobs(choice))
+
+    def _prompt_logprobs(self, choice: Choice) -> PromptLogprobs | UnsetType:
+        top = self._prepared.shown.prompt_top
+        if top is None or choice.prompt_laws is None:
+            return UNSET
+        return prompt_logprobs(choice.job.prompt, choice.prompt_laws, top, self._served.tokenizer)
 
     async def _follow(self, sender: Sender, handle: Handler) -> bool:
         """Take events until every choice is over. Returns False when the client left; raises what ended a choice badly."""
@@ -186,7 +255,7 @@ class Exchange(Response):
                 if complete:
                     continue
                 self._refusal = event.error
-                raise event.error
+                raise self._in_the_clients_words(event.error)
             if event.gap is not None and event.gap != gap:
                 # what the step loop does between steps is passing tokens on
                 gap = event.gap
@@ -196,6 +265,8 @@ class Exchange(Response):
             piece = choice.take(event.output)
             if choice.finish_reason == "error":
                 raise ApiError(500, f"generation failed: {choice.error}")
+            if choice.finish_reason == "deadline":
+                raise ApiError(504, self._too_late(choice), code="deadline_exceeded")
             if choice.ended and not ended_before:
                 choice.finished_s = time.monotonic()
                 if not choice.closed:  # a stop string: the engine does not know yet
@@ -247,12 +318,12 @@ class Exchange(Response):
                 )
             )
 
-    def _record_for_client(self) -> RequestRecord | None:
-        """The record as far as it can be known before it is sent itself."""
+    def _records_for_client(self) -> tuple[RequestRecord, ...]:
+        """The records as far as they can be known before they are sent themselves, where they were asked for."""
         if not self._prepared.netgain.record:
-            return None
-        (choice,) = self._choices.values()
-        return self._record(choice, time.monotonic(), self._prepared.netgain.tokens)
+            return ()
+        now_s = time.monotonic()
+        return tuple(self._record(choice, now_s, self._prepared.netgain.tokens) for choice in self._choices.values())
 
     def _record(self, choice: Choice, until_s: float, ids: bool) -> RequestRecord:
         return choice.record(
@@ -268,13 +339,24 @@ class Exchange(Response):
         """Counts over `choices`; a prompt with several choices counts once. Cached tokens are known when all have ended."""
         firsts = [choice for choice in choices if choice.job.choice == 0] or list(choices[:1])
         cached = [choice.trace.cached_tokens for choice in firsts if choice.trace is not None]
+        thoughts = [choice.reasoning_tokens for choice in choices if choice.reasoning_tokens is not None]
         if completion_tokens is None:
             completion_tokens = sum(len(choice.tokens) for choice in choices)
         return usage_of(
             sum(len(choice.job.prompt) for choice in firsts),
             completion_tokens,
             sum(cached) if len(cached) == len(firsts) else None,
+            sum(thoughts) if len(thoughts) == len(choices) else None,
         )
+
+    def _too_late(self, choice: Choice) -> str:
+        return f"the request was not finished within its {self._prepared.timeout_s:g} s: {len(choice.tokens)} tokens were made"
+
+    def _in_the_clients_words(self, error: NetgainError) -> NetgainError:
+        """A grammar came from the field that asked for it."""
+        if isinstance(error, RequestRejected) and error.parameter == "grammar" and self._prepared.structure is not None:
+            return RequestRejected(f"{self._prepared.structure}: {error}", self._prepared.structure)
+        return error
 
     def _note_sent(self, choice: Choice, now_s: float) -> None:
         if choice.first_sent_s is None:
@@ -290,6 +372,13 @@ class Exchange(Response):
         while (await receive())["type"] != "http.disconnect":
             pass
         self._events.put_nowait(None)
+
+
+class _Whole(NamedTuple):
+    """What a choice has said so far."""
+
+    parts: list[Part]
+    entries: list[Entry]
 
 
 def _event(data: bytes) -> bytes:

@@ -1,42 +1,64 @@
 """From a checked HTTP request to what the engine gets: prompt ids, sampling with its defaults, one job per choice."""
 
+import random
 import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
 from netgain.errors import RequestRejected
+from netgain.serving.api.chat_protocol import ChatRequest
 from netgain.serving.api.errors import ApiError
-from netgain.serving.api.protocol import (
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    NetgainOptions,
-    StreamOptions,
-)
+from netgain.serving.api.parsing.parts import OutputParser
+from netgain.serving.api.protocol import CompletionRequest, GenerationRequest, NetgainOptions, StreamOptions
 from netgain.serving.api.served import ServedModel
-from netgain.serving.engine.request import SamplingParams
+from netgain.serving.engine.request import Grammar, SamplingParams
 from netgain.serving.runtime.config import LimitSettings
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice to generate; `index` is its place in the answer, `choice` its number among those of the same prompt."""
+    """One choice to generate; `index` is its place in the answer, `choice` its number among those of the same prompt.
+    `echo` is the prompt's text where the answer begins with it."""
 
     index: int
     choice: int
     prompt: tuple[int, ...]
     sampling: SamplingParams
+    echo: str | None = None
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """An HTTP request, ready to be submitted."""
+@dataclass(frozen=True, kw_only=True)
+class Presentation:
+    """How the tokens of a choice are shown. `keep`: control tokens that stay in the text; `top`: how many log-probabilities
+    per token (None: not even the token's own); `new_parser` reads reasoning and tool calls; `one_call` drops all calls
+    behind the first."""
+
+    stops: tuple[str, ...] = ()
+    include_stop: bool = False
+    keep: frozenset[str] = frozenset()
+    top: int | None = None
+    prompt_top: int | None = None
+    tokens_as_ids: bool = False
+    new_parser: Callable[[], OutputParser] | None = None
+    reads_reasoning: bool = False
+    one_call: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """An HTTP request, ready to be submitted. `timeout_s` counts from its arrival."""
 
     jobs: tuple[Job, ...]
     chat: bool
     stream: bool
     stream_options: StreamOptions
     netgain: NetgainOptions
-    stops: tuple[str, ...]
+    shown: Presentation
+    structure: str | None = None
     salt: bytes = b""
+    priority: int = 0
+    timeout_s: float | None = None
 
 
 def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettings, max_waiting: int) -> Prepared:
@@ -44,17 +66,10 @@ def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettin
 
     Raises ApiError or RequestRejected.
     """
-    if request.model is not None and request.model != served.name:
-        raise ApiError(
-            404,
-            f"the model {request.model!r} is not served here; this server has {served.name!r}",
-            param="model",
-            code="model_not_found",
-        )
+    served.check_name(request.model)
     choices = 1 if request.n is None else request.n
     if choices > limits.max_choices:
         raise ApiError(400, f"n is {choices}, the limit of this server is {limits.max_choices}", param="n")
-    options = request.netgain or NetgainOptions()
     prompts = _prompts(request, served, limits)
     if choices * len(prompts) > max_waiting:  # 429 would tell the client to try again for ever
         raise ApiError(
@@ -63,14 +78,22 @@ def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettin
             f"server holds {max_waiting} (scheduler.max_waiting): send fewer per request",
             param="n" if len(prompts) == 1 else "prompt",
         )
-    if options.record and choices * len(prompts) > 1:
-        raise ApiError(400, "netgain.record describes one choice; ask for one prompt and n = 1", param="netgain.record")
+    structure, grammar = request.structure or (None, None)
+    if isinstance(request, ChatRequest) and request.forced_tools:
+        structure, grammar = "tools", served.forced_call(request.forced_tools, request.may_call_several)
     # without a seed the answer shall differ from call to call; all choices of a call then share the drawn one
     seed = secrets.randbits(63) if request.seed is None else request.seed
+    echo = isinstance(request, CompletionRequest) and request.echo
     jobs = tuple(
-        Job(index=at * choices + choice, choice=choice, prompt=prompt, sampling=sampling)
+        Job(
+            index=at * choices + choice,
+            choice=choice,
+            prompt=prompt,
+            sampling=sampling,
+            echo=served.text_of(prompt) if echo else None,
+        )
         for at, prompt in enumerate(prompts)
-        for sampling in (_sampling(request, len(prompt), seed, served, limits),)
+        for sampling in (_sampling(request, len(prompt), seed, grammar, served, limits),)
         for choice in range(choices)
     )
     return Prepared(
@@ -78,48 +101,111 @@ def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettin
         chat=isinstance(request, ChatRequest),
         stream=bool(request.stream),
         stream_options=request.stream_options or StreamOptions(),
-        netgain=options,
-        stops=tuple(request.stop),
+        netgain=request.netgain or NetgainOptions(),
+        shown=_presentation(request, prompts[0], served, grammar is not None),
+        structure=structure,
         salt=(request.cache_salt or "").encode(),
+        priority=request.priority or 0,
+        timeout_s=request.timeout_s,
     )
 
 
 def _prompts(request: GenerationRequest, served: ServedModel, limits: LimitSettings) -> list[tuple[int, ...]]:
     if isinstance(request, ChatRequest):
-        return [served.chat_prompt(request.messages)]
+        return [served.chat_prompt(request, request.callable_tools, request.reasoning_effort)]
     assert isinstance(request, CompletionRequest)
     if len(request.prompt) > limits.max_prompts:
         raise ApiError(
             400, f"{len(request.prompt)} prompts were sent, the limit is {limits.max_prompts}", param="prompt"
         )
-    return [served.plain_prompt(prompt) for prompt in request.prompt]
+    start = request.add_special_tokens is not False
+    return [served.plain_prompt(prompt, start) for prompt in request.prompt]
+
+
+def _presentation(
+    request: GenerationRequest, prompt: tuple[int, ...], served: ServedModel, forced: bool
+) -> Presentation:
+    new_parser = None
+    keep = served.all_markers if request.skip_special_tokens is False else frozenset[str]()
+    one_call = reads_reasoning = False
+    if isinstance(request, ChatRequest):
+        tools = bool(request.callable_tools)
+        form = served.output_format(tools)
+        reads_reasoning = form.reasoning is not None
+        one_call = request.parallel_tool_calls is False
+        if tools or reads_reasoning:
+            inside = not forced and form.opens_reasoning(served.tokenizer, prompt)
+            source = random.Random(secrets.randbits(64))
+            new_parser = lambda: form.parser(tools=tools, inside_reasoning=inside, source=source)  # noqa: E731
+            keep |= form.keep(tools)
+    return Presentation(
+        stops=tuple(request.stop),
+        include_stop=bool(request.include_stop_str_in_output),
+        keep=keep,
+        top=request.top,
+        prompt_top=request.prompt_logprobs,
+        tokens_as_ids=bool(request.return_tokens_as_token_ids),
+        new_parser=new_parser,
+        reads_reasoning=reads_reasoning,
+        one_call=one_call,
+    )
 
 
 def _sampling(
-    request: GenerationRequest, prompt_tokens: int, seed: int, served: ServedModel, limits: LimitSettings
+    request: GenerationRequest,
+    prompt_tokens: int,
+    seed: int,
+    grammar: Grammar | None,
+    served: ServedModel,
+    limits: LimitSettings,
 ) -> SamplingParams:
-    for token in request.stop_token_ids or ():
-        if token >= served.vocab_size:
-            raise RequestRejected(
-                f"stop_token_ids holds {token}; the model's token ids are 0 to {served.vocab_size - 1}",
-                "stop_token_ids",
-            )
+    for name, ids in (
+        ("stop_token_ids", request.stop_token_ids or ()),
+        ("logit_bias", [token for token, _ in request.logit_bias]),
+    ):
+        for token in ids:
+            if token >= served.vocab_size:
+                raise RequestRejected(
+                    f"{name} holds {token}; the model's token ids are 0 to {served.vocab_size - 1}", name
+                )
+    max_tokens = _max_tokens(request, prompt_tokens, served, limits)
+    min_tokens = request.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise RequestRejected(
+            f"min_tokens is {min_tokens}, but at most {max_tokens} tokens are generated here", "min_tokens"
+        )
+    prompt_tops = [request.prompt_logprobs]
+    if isinstance(request, CompletionRequest) and request.echo:
+        prompt_tops.append(request.top)
     return SamplingParams(
-        max_tokens=_max_tokens(request, prompt_tokens, served, limits),
-        temperature=1.0 if request.temperature is None else request.temperature,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=_or(request.temperature, 1.0),
         top_k=min(max(0, request.top_k or 0), served.vocab_size),  # more than all is all, and fits 64 bits
-        top_p=1.0 if request.top_p is None else request.top_p,
+        top_p=_or(request.top_p, 1.0),
+        min_p=_or(request.min_p, 0.0),
+        repetition_penalty=_or(request.repetition_penalty, 1.0),
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        logit_bias=request.logit_bias,
         seed=seed,
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
+        logprobs=request.top,
+        prompt_logprobs=max((top for top in prompt_tops if top is not None), default=None),
+        grammar=grammar,
     )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else float(value)
 
 
 def _max_tokens(request: GenerationRequest, prompt_tokens: int, served: ServedModel, limits: LimitSettings) -> int:
     asked = request.output_limit
     room = served.max_length - prompt_tokens
     param = "messages" if isinstance(request, ChatRequest) else "prompt"
-    if room < 1:
+    if room < (0 if asked == 0 else 1):
         raise ApiError(
             400,
             f"the prompt has {prompt_tokens} tokens; {served.name} takes {served.max_length} on this server, prompt and "

@@ -47,7 +47,7 @@ async def run_server(config: ServerConfig, announce: Callable[[str], None]) -> N
         try:
             if not await _unless(stop, fleet.start()):
                 return
-            served = ServedModel(checkpoint, fleet.info)
+            served = ServedModel(checkpoint, fleet.info, config.api)
             metrics = Metrics(served, config.records, tracing)
             try:
                 server = _Server(

@@ -1,45 +1,92 @@
 """The JSON of answers, as OpenAI clients read it: whole answers and the chunks of a stream, for both endpoints."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
 import msgspec
 
 from netgain.ledger.records import RequestRecord
+from netgain.serving.api.logprobs import ChatLogprobs, RankedToken, TextLogprobs
+from netgain.serving.api.parsing.parts import Content, Part, Reasoning, ToolCallArguments, ToolCallStart
+
+PromptLogprobs = tuple[Mapping[str, RankedToken] | None, ...]
+Unset = msgspec.UnsetType
+UNSET = msgspec.UNSET
 
 
 class CachedTokens(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class ReasoningTokens(msgspec.Struct, frozen=True):
+    """Tokens up to the end of the thoughts, their opening tag included."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`prompt_tokens_details` is absent while it is not known."""
+    """The details are absent while, or where, they are not known."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens | None = None
+    completion_tokens_details: ReasoningTokens | None = None
+
+
+class CalledFunction(msgspec.Struct, frozen=True):
+    """`arguments` is JSON text, in a stream a piece of it."""
+
+    name: str | Unset
+    arguments: str
+
+
+class MadeCall(msgspec.Struct, frozen=True):
+    """A call in a whole answer."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class CallDelta(msgspec.Struct, frozen=True):
+    """A piece of a call; only its first piece has id, type and name."""
+
+    index: int
+    function: CalledFunction
+    id: str | Unset = UNSET
+    type: str | Unset = UNSET
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
+    """`content` is null beside tool calls where there is none."""
+
     role: str
-    content: str
+    content: str | None
+    reasoning_content: str | Unset = UNSET
+    tool_calls: tuple[MadeCall, ...] | Unset = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: tuple[CallDelta, ...] | None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
     index: int
     message: ChatMessage
     finish_reason: str
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
+    stop_reason: str | int | None = None
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
     index: int
     delta: Delta
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
+    stop_reason: str | int | Unset = UNSET
 
 
 class TextChoice(msgspec.Struct, frozen=True):
@@ -48,52 +95,45 @@ class TextChoice(msgspec.Struct, frozen=True):
     index: int
     text: str
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
+    stop_reason: str | int | Unset | None = UNSET
+    prompt_logprobs: PromptLogprobs | Unset = UNSET
+
+
+AnyChoice = ChatChoice | ChatDelta | TextChoice
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer, or one chunk of a stream."""
+    """A whole answer, or one chunk of a stream. `netgain`: the record of its one choice, or those of all of them."""
 
     id: str
     object: str
     created: int
     model: str
-    choices: tuple[ChatChoice | ChatDelta | TextChoice, ...]
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
-    netgain: RequestRecord | msgspec.UnsetType = msgspec.UNSET
+    system_fingerprint: str
+    choices: tuple[AnyChoice, ...]
+    usage: Usage | Unset | None = UNSET
+    prompt_logprobs: PromptLogprobs | Unset = UNSET
+    netgain: RequestRecord | tuple[RequestRecord, ...] | Unset = UNSET
 
 
-class Form(msgspec.Struct, frozen=True):
-    """What distinguishes the two endpoints; one per HTTP request."""
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """What all answers to one HTTP request have in common."""
 
     id: str
     created: int
     model: str
+    fingerprint: str
     chat: bool
-
-    def whole(self, index: int, text: str, finish_reason: str) -> ChatChoice | TextChoice:
-        """One choice of a whole answer."""
-        if self.chat:
-            return ChatChoice(index, ChatMessage("assistant", text), finish_reason)
-        return TextChoice(index, text, finish_reason)
-
-    def opening(self, index: int) -> ChatDelta | None:
-        """What a stream says of a choice before its text; completions say nothing."""
-        return ChatDelta(index, Delta(role="assistant", content="")) if self.chat else None
-
-    def piece(self, index: int, text: str, finish_reason: str | None) -> ChatDelta | TextChoice:
-        """More text of one choice, or its end."""
-        if not self.chat:
-            return TextChoice(index, text, finish_reason)
-        return ChatDelta(index, Delta(content=text) if text or finish_reason is None else Delta(), finish_reason)
 
     def answer(
         self,
-        choices: tuple[ChatChoice | ChatDelta | TextChoice, ...],
-        usage: Usage | msgspec.UnsetType | None,
-        record: RequestRecord | None = None,
+        choices: tuple[AnyChoice, ...],
+        usage: Usage | Unset | None,
+        records: tuple[RequestRecord, ...] = (),
         *,
         chunk: bool,
+        prompt_logprobs: PromptLogprobs | Unset = UNSET,
     ) -> bytes:
         """JSON of a whole answer or of a chunk."""
         kind = "text_completion" if not self.chat else "chat.completion.chunk" if chunk else "chat.completion"
@@ -103,14 +143,88 @@ class Form(msgspec.Struct, frozen=True):
                 object=kind,
                 created=self.created,
                 model=self.model,
+                system_fingerprint=self.fingerprint,
                 choices=choices,
                 usage=usage,
-                netgain=msgspec.UNSET if record is None else record,
+                prompt_logprobs=prompt_logprobs,
+                netgain=UNSET if not records else records[0] if len(records) == 1 else records,
             )
         )
 
 
-def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None) -> Usage:
-    """Counts as clients read them; `cached_tokens` None: not known (yet)."""
-    details = None if cached_tokens is None else CachedTokens(cached_tokens)
-    return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, details)
+def message_of(parts: Iterable[Part]) -> ChatMessage:
+    """A whole chat answer."""
+    content: list[str] = []
+    thoughts: list[str] = []
+    calls: dict[int, ToolCallStart] = {}
+    arguments: dict[int, list[str]] = {}
+    for part in parts:
+        match part:
+            case Content():
+                content.append(part.text)
+            case Reasoning():
+                thoughts.append(part.text)
+            case ToolCallStart():
+                calls[part.index] = part
+                arguments[part.index] = []
+            case ToolCallArguments():
+                arguments[part.index].append(part.text)
+    text = "".join(content)
+    made = tuple(
+        MadeCall(call.id, CalledFunction(call.name, "".join(arguments[index]))) for index, call in calls.items()
+    )
+    return ChatMessage(
+        "assistant",
+        None if made and not text else text,
+        "".join(thoughts) if thoughts else UNSET,
+        made or UNSET,
+    )
+
+
+def deltas_of(parts: Sequence[Part]) -> Iterator[Delta]:
+    """One delta for each run of parts of a kind, since clients look for one kind only; of a call, for each call."""
+    at = 0
+    while at < len(parts):
+        first, end = parts[at], at + 1
+        match first:
+            case Content() | Reasoning():
+                texts = [first.text]
+                while end < len(parts) and isinstance(part := parts[end], type(first)):
+                    texts.append(part.text)
+                    end += 1
+                text = "".join(texts)
+                yield Delta(content=text) if isinstance(first, Content) else Delta(reasoning_content=text)
+            case ToolCallStart() | ToolCallArguments():
+                begins = isinstance(first, ToolCallStart)
+                texts = [] if begins else [first.text]
+                while (
+                    end < len(parts) and isinstance(part := parts[end], ToolCallArguments) and part.index == first.index
+                ):
+                    texts.append(part.text)
+                    end += 1
+                yield Delta(tool_calls=(_call_delta(first, "".join(texts)),))
+        at = end
+
+
+def text_of(parts: Iterable[Part]) -> str:
+    """What a completion shows."""
+    return "".join(part.text for part in parts if isinstance(part, Content))
+
+
+def usage_of(
+    prompt_tokens: int, completion_tokens: int, cached_tokens: int | None, reasoning_tokens: int | None
+) -> Usage:
+    """Counts as clients read them; None: not known (yet)."""
+    return Usage(
+        prompt_tokens,
+        completion_tokens,
+        prompt_tokens + completion_tokens,
+        None if cached_tokens is None else CachedTokens(cached_tokens),
+        None if reasoning_tokens is None else ReasoningTokens(reasoning_tokens),
+    )
+
+
+def _call_delta(part: ToolCallStart | ToolCallArguments, arguments: str) -> CallDelta:
+    if isinstance(part, ToolCallStart):
+        return CallDelta(part.index, CalledFunction(part.name, arguments), part.id, "function")
+    return CallDelta(part.index, CalledFunction(UNSET, arguments))
