@@ -4,8 +4,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from netgain.serving.api.chat_protocol import ChatRequest
 from netgain.serving.api.prepare import prepare
-from netgain.serving.api.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from netgain.serving.api.protocol import CompletionRequest, GenerationRequest
 from netgain.serving.api.served import ServedModel
 from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.runtime.config import LimitSettings

@@ -29,7 +29,7 @@ def test_any_cutting_gives_the_text_before_the_first_complete_stop(text, stops, 
         size = cuts[number % len(cuts)]
         part = matcher.feed(text[at : at + size])
         released += part.text
-        stopped = part.stopped
+        stopped = part.stop is not None
         at += size
         number += 1
     if not stopped:

@@ -94,9 +94,9 @@ class Message(Fields):
     @classmethod
     def _refuse_legacy_calls(cls, data: Any) -> Any:
         refuse(data, {"function_call": (None,), "audio": (None,)})
-        if isinstance(data, dict) and data.get("role") in ("system", "developer", "user", "tool"):
-            if "content" not in data or data["content"] is None:
-                raise ValueError(f"a {data['role']} message needs content")
+        role = data.get("role") if isinstance(data, dict) else None
+        if role in ("system", "developer", "user", "tool") and data.get("content") is None:
+            raise ValueError(f"a {role} message needs content")
         return data
 
     @model_validator(mode="after")
@@ -208,9 +208,9 @@ class ChatRequest(ConversationFields, GenerationRequest):
     @classmethod
     def _refuse_what_is_not_offered(cls, data: Any) -> Any:
         refuse(data, CHAT_REFUSES)
-        if isinstance(data, dict) and isinstance(choice := data.get("tool_choice"), dict):
-            if choice.get("type") == "allowed_tools":
-                raise NotOffered("tool_choice", "allowed_tools: send only the tools that may be called")
+        choice = data.get("tool_choice") if isinstance(data, dict) else None
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            raise NotOffered("tool_choice", "allowed_tools: send only the tools that may be called")
         return data
 
     @model_validator(mode="after")

@@ -56,7 +56,7 @@ class GenerationRequest(Structured):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
-    stop: Stops = []
+    stop: Stops = Field(default_factory=list)
     stop_token_ids: StopTokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None

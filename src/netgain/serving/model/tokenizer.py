@@ -174,6 +174,11 @@ class Detokenizer:
         of, kept = self._tokenizer.token_bytes, self._kept
         return self._decoder.decode(b"".join(of(token, token in kept) for token in tokens))
 
+    @property
+    def holds(self) -> bool:
+        """Whether the tokens so far end inside a character, which is held back."""
+        return bool(self._decoder.getstate()[0])
+
     def finish(self) -> str:
         """What was held back at the end: empty, or one replacement mark for a character cut short."""
         return self._decoder.decode(b"", final=True)
