@@ -1,6 +1,7 @@
 """The HTTP surface: OpenAI's endpoints, health, metrics and the step-cost measurement, over a fleet."""
 
 import asyncio
+import functools
 import logging
 import time
 from typing import Annotated, Any
@@ -22,9 +23,11 @@ from netgain.serving.api.chat_protocol import ChatRequest
 from netgain.serving.api.errors import ApiError, to_api_error
 from netgain.serving.api.exchange import Exchange
 from netgain.serving.api.metrics import Metrics
+from netgain.serving.api.openapi import document
 from netgain.serving.api.prepare import Prepared, prepare
 from netgain.serving.api.protocol import CompletionRequest, GenerationRequest
 from netgain.serving.api.served import ServedModel
+from netgain.serving.api.tokenize import detokenize, tokenize
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.runtime.config import ServerConfig
 
@@ -60,15 +63,27 @@ def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: 
             prepared_since_s=body.complete_s,
         )
 
-    @app.post("/v1/chat/completions", openapi_extra=_body_of(ChatRequest, "/v1/chat/completions"))
+    @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         """A chat answer, whole or as a stream."""
         return await generate(request, ChatRequest)
 
-    @app.post("/v1/completions", openapi_extra=_body_of(CompletionRequest, "/v1/completions"))
+    @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         """The continuation of one or several prompts, whole or as a stream."""
         return await generate(request, CompletionRequest)
+
+    @app.post("/tokenize")
+    async def tokenize_route(request: Request) -> Response:
+        """The tokens of a text or of a conversation, as a completion or chat would read them."""
+        body = await read_body(request, config.limits.max_body_bytes, request.scope[_RECEIVED], Timeline())
+        return _json(await asyncio.to_thread(tokenize, body.data, served))
+
+    @app.post("/detokenize")
+    async def detokenize_route(request: Request) -> Response:
+        """The text of tokens."""
+        body = await read_body(request, config.limits.max_body_bytes, request.scope[_RECEIVED], Timeline())
+        return _json(await asyncio.to_thread(detokenize, body.data, served))
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -133,6 +148,7 @@ def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: 
 
     for kind in (NetgainError, ValidationError, RequestValidationError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, explain)
+    app.openapi = functools.cache(lambda: document(app, served, config))  # type: ignore[method-assign]
     return _Doorstep(app)
 
 
@@ -200,10 +216,3 @@ def _card(served: ServedModel, created_s: int) -> dict[str, Any]:
         "max_model_len": served.max_length,
         "netgain": dict(served.info),
     }
-
-
-def _body_of(kind: type[GenerationRequest], path: str) -> dict[str, Any]:
-    """The request body for the OpenAPI document; it is read by hand, so that its time can be measured."""
-    here = f"#/paths/{path.replace('/', '~1')}/post/requestBody/content/application~1json/schema"
-    schema = kind.model_json_schema(ref_template=f"{here}/$defs/{{model}}")
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -2,13 +2,16 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from netgain.errors import RequestRejected
 from netgain.serving.api.chat_protocol import ConversationFields, Tool
 from netgain.serving.api.errors import ApiError
 from netgain.serving.api.forced_call import forced_call
-from netgain.serving.api.parsing.registry import OutputFormat, output_format
+from netgain.serving.api.parsing.registry import AUTO, OutputFormat, output_format
+from netgain.serving.api.parsing.tools import HERMES
+from netgain.serving.api.tool_text import knows_tools, with_tools_as_text
 from netgain.serving.engine.request import Grammar
 from netgain.serving.model.checkpoint import Checkpoint
 from netgain.serving.runtime.config import ApiSettings
@@ -31,9 +34,11 @@ class ServedModel:
         deciding = "\n".join(f"{name}={info.get(name)}" for name in _DECIDING)
         self.fingerprint = f"fp_{hashlib.sha256(deciding.encode()).hexdigest()[:12]}"
         self._template = checkpoint.template
-        self._format = output_format(
-            settings.tool_parser, settings.reasoning_parser, checkpoint.tokenizer, checkpoint.template
-        )
+        self._knows_tools = self._template is not None and knows_tools(self._template.source)
+        form = output_format(settings.tool_parser, settings.reasoning_parser, checkpoint.tokenizer, checkpoint.template)
+        if form.tools is None and settings.tool_parser == AUTO:
+            form = replace(form, tools=HERMES)  # offered as text, so the form is ours to choose
+        self._format = form
 
     def check_name(self, model: str | None) -> None:
         """Raises ApiError 404 for a model that is not this one; None asks for whatever is served."""
@@ -49,7 +54,7 @@ class ServedModel:
         """How to read an answer. Raises RequestRejected when tools are offered to a model that cannot call any."""
         if tools and self._format.tools is None:
             raise RequestRejected(
-                f"{self.name} has no known form of tool calls; leave tools out, or start the server with api.tool_parser",
+                "this server reads no tool calls (api.tool_parser is none): leave tools out",
                 "tools",
             )
         return self._format
@@ -71,12 +76,17 @@ class ServedModel:
             options["documents"] = conversation.documents
         if reasoning_effort is not None:
             options.setdefault("reasoning_effort", reasoning_effort)
+        turns = [message.for_template() for message in conversation.messages]
+        offered = [tool.for_template() for tool in tools]
+        if not self._knows_tools and self._format.tools is not None:
+            turns, offered = with_tools_as_text(turns, offered, self._format.tools), []
         ids = self._template.encode(
             self.tokenizer,
-            [message.for_template() for message in conversation.messages],
-            [tool.for_template() for tool in tools] or None,
+            turns,
+            offered or None,
             conversation.opens_turn,
             options or None,
+            bool(conversation.continue_final_message),
         )
         if not ids:
             raise RequestRejected("the chat template renders these messages to nothing", "messages")

@@ -1,6 +1,7 @@
 """The JSON of answers, as OpenAI clients read it: whole answers and the chunks of a stream, for both endpoints."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -103,18 +104,35 @@ class TextChoice(msgspec.Struct, frozen=True):
 AnyChoice = ChatChoice | ChatDelta | TextChoice
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer, or one chunk of a stream. `netgain`: the record of its one choice, or those of all of them."""
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """`netgain`: the record of the one choice, or those of all of them."""
 
     id: str
     object: str
     created: int
     model: str
     system_fingerprint: str
-    choices: tuple[AnyChoice, ...]
     usage: Usage | Unset | None = UNSET
-    prompt_logprobs: PromptLogprobs | Unset = UNSET
     netgain: RequestRecord | tuple[RequestRecord, ...] | Unset = UNSET
+
+
+class ChatAnswer(_Answer, frozen=True, kw_only=True):
+    """A whole answer of /v1/chat/completions."""
+
+    choices: tuple[ChatChoice, ...]
+    prompt_logprobs: PromptLogprobs | Unset = UNSET
+
+
+class ChatChunk(_Answer, frozen=True, kw_only=True):
+    """One event of its stream."""
+
+    choices: tuple[ChatDelta, ...]
+
+
+class TextAnswer(_Answer, frozen=True, kw_only=True):
+    """A whole answer of /v1/completions, or one event of its stream."""
+
+    choices: tuple[TextChoice, ...]
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,20 +154,20 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         prompt_logprobs: PromptLogprobs | Unset = UNSET,
     ) -> bytes:
         """JSON of a whole answer or of a chunk."""
-        kind = "text_completion" if not self.chat else "chat.completion.chunk" if chunk else "chat.completion"
-        return msgspec.json.encode(
-            Answer(
-                id=self.id,
-                object=kind,
-                created=self.created,
-                model=self.model,
-                system_fingerprint=self.fingerprint,
-                choices=choices,
-                usage=usage,
-                prompt_logprobs=prompt_logprobs,
-                netgain=UNSET if not records else records[0] if len(records) == 1 else records,
-            )
-        )
+        common: dict[str, Any] = {
+            "id": self.id,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+            "usage": usage,
+            "netgain": UNSET if not records else records[0] if len(records) == 1 else records,
+        }
+        if not self.chat:
+            return msgspec.json.encode(TextAnswer(object="text_completion", **common))
+        if chunk:
+            return msgspec.json.encode(ChatChunk(object="chat.completion.chunk", **common))
+        return msgspec.json.encode(ChatAnswer(object="chat.completion", prompt_logprobs=prompt_logprobs, **common))
 
 
 def message_of(parts: Iterable[Part]) -> ChatMessage:

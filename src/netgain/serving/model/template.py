@@ -63,8 +63,12 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         options: Mapping[str, Any] | None = None,
+        continue_last: bool = False,
     ) -> list[int]:
-        """Prompt ids in which control ids come from the template alone: text that spells a marker stays text."""
+        """Prompt ids in which control ids come from the template alone: text that spells a marker stays text.
+
+        With `continue_last` the prompt ends with the last message's content, for the model to go on from there.
+        """
         guard = guard_for(_strings([messages, tools, options, self.source]))
         if guard is None:
             raise RequestRejected("the messages use every private-use character; leave one out", "messages")
@@ -75,7 +79,20 @@ class ChatTemplate:
             add_generation_prompt,
             None if options is None else _shield(options, tokenizer, guard),
         )
-        return tokenizer.encode_marked(text, guard)
+        return tokenizer.encode_marked(_cut_behind(text, shielded[-1]["content"]) if continue_last else text, guard)
+
+
+def _cut_behind(text: str, content: str) -> str:
+    """Rendered text up to the end of a message's content, whose outer white space a template may have dropped."""
+    body = content.strip()
+    at = text.rfind(body)
+    if at < 0:
+        raise RequestRejected(
+            "the model's chat template changes the last message, so it cannot be continued", "messages"
+        )
+    end = at + len(body)
+    space = content[len(content.rstrip()) :]
+    return text[: end + len(space)] if text.startswith(space, end) else text[:end]
 
 
 def _shield(value: Any, tokenizer: Tokenizer, guard: str) -> Any:

@@ -125,7 +125,7 @@ def build_engine(
         model=config.model.name or loaded.name,
         source=config.model.source,
         weights=loaded.weights_digest,
-        dtype=config.model.dtype,
+        dtype="+".join(loaded.computed).lower(),
         kv_dtype=kv_name,
         kernels=kernels.name,
         kernels_note=kernels.note,
