@@ -33,8 +33,8 @@ def floats(*values) -> np.ndarray:
     return np.array(values, dtype=np.float32)
 
 
-def slow_law(logits, temperature, top_k, top_p):
-    """The documented order, the plain way: sort all, cut, renormalise."""
+def slow_law(logits, temperature, top_k, top_p, min_p=0.0):
+    """The documented order, the plain way: sort all, cut, cut, cut, renormalise."""
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
     order = order[: top_k or None]
     weights = [math.exp((float(logits[token]) - float(logits[order[0]])) / temperature) for token in order]
@@ -44,6 +44,7 @@ def slow_law(logits, temperature, top_k, top_p):
         mass += weight
         if top_p < 1 and mass >= top_p * total:
             break
+    kept = [(token, weight) for token, weight in kept if weight >= min_p * kept[0][1]]
     probabilities = np.zeros(len(logits))
     for token, weight in kept:
         probabilities[token] = weight / sum(weight for _, weight in kept)
@@ -64,6 +65,24 @@ def test_law_is_temperature_then_top_k_then_top_p_with_ties_to_the_lowest_id(log
     else:
         boundary = np.cumsum(np.sort(slow_law(logits, temperature, top_k, 1.0))[::-1])
         assert np.abs(boundary - top_p).min() < 1e-12
+
+
+@given(
+    logits=logit_rows,
+    temperature=st.floats(0.05, 4),
+    top_k=st.integers(0, 250),
+    top_p=st.sampled_from((1.0, 0.6)),
+    min_p=st.floats(0, 1),
+)
+def test_min_p_comes_last_and_is_relative_to_the_most_likely(logits, temperature, top_k, top_p, min_p):
+    chosen_with = params(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    actual = law(logits, chosen_with)
+    assert actual.argmax() == logits.argmax()
+    assert actual.sum() == pytest.approx(1)
+    if top_p == 1:  # else a cut on a boundary to the last bit may differ, see above
+        ratios = slow_law(logits, temperature, top_k, top_p) / slow_law(logits, temperature, top_k, top_p).max()
+        if np.abs(ratios - min_p).min() > 1e-12:
+            assert np.allclose(actual, slow_law(logits, temperature, top_k, top_p, min_p), rtol=1e-12)
 
 
 @given(logits=logit_rows, temperature=st.floats(0.05, 4), top_k=st.integers(0, 250), top_p=st.floats(0.01, 1))
@@ -144,6 +163,10 @@ def test_top_k_from_the_vocabulary_up_keeps_everything(top_k):
     assert law(logits, params(top_k=top_k)).tolist() == law(logits, params()).tolist()
 
 
+def test_min_p_1_keeps_what_is_as_likely_as_the_best():
+    assert law(floats(0.1, 2.0, 0.5, 2.0), params(min_p=1)).tolist() == [0, 0.5, 0, 0.5]
+
+
 @pytest.mark.parametrize("fields", [{"top_k": 1}, {"top_p": 0}, {"top_p": 1e-9}, {"top_k": 1, "top_p": 1e-9}])
 def test_the_tightest_cut_keeps_exactly_the_greedy_token(fields):
     logits = floats(0.1, 2.0, 0.5, 2.0)
@@ -207,6 +230,10 @@ def test_law_sums_to_one_over_a_real_vocabulary():
         {"temperature": 1e-300, "top_k": 10**7, "top_p": 1},
         {"seed": -(2**70), "stop_token_ids": (0, 99)},
         {"max_tokens": 1, "temperature": 1},
+        {"max_tokens": 0, "prompt_logprobs": 20},
+        {"max_tokens": 8, "min_tokens": 8, "min_p": 1, "logprobs": 0},
+        {"repetition_penalty": 0.01, "presence_penalty": -2, "frequency_penalty": 2},
+        {"logit_bias": ((0, -100), (7, 0.5), (99, 100.0))},
     ],
 )
 def test_legal_extremes_are_accepted(fields):
@@ -216,7 +243,6 @@ def test_legal_extremes_are_accepted(fields):
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
-        ("max_tokens", 0),
         ("max_tokens", -1),
         ("max_tokens", 1.5),
         ("temperature", -1),
@@ -232,6 +258,32 @@ def test_legal_extremes_are_accepted(fields):
         ("seed", 1.0),
         ("stop_token_ids", (100,)),
         ("stop_token_ids", (-1,)),
+        ("min_tokens", -1),
+        ("min_tokens", 9),
+        ("min_tokens", True),
+        ("min_p", 2),
+        ("min_p", -0.1),
+        ("min_p", math.nan),
+        ("min_p", "0.1"),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", -1.0),
+        ("repetition_penalty", math.inf),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", math.nan),
+        ("frequency_penalty", -3),
+        ("logit_bias", ((100, 1.0),)),
+        ("logit_bias", ((-1, 1.0),)),
+        ("logit_bias", ((True, 1.0),)),
+        ("logit_bias", ((5, math.inf),)),
+        ("logit_bias", ((5, math.nan),)),
+        ("logit_bias", ((5, 1e30),)),
+        ("logit_bias", ((5, 1.0), (5, 2.0))),
+        ("logit_bias", ((6, 1.0), (5, 2.0))),
+        ("logprobs", 21),
+        ("logprobs", 10**9),
+        ("logprobs", -1),
+        ("prompt_logprobs", 101),
+        ("prompt_logprobs", True),
     ],
 )
 def test_illegal_values_are_rejected_by_name(parameter, value):

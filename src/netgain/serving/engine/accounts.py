@@ -8,7 +8,7 @@ from netgain.ledger.collector import Collector
 from netgain.ledger.records import Handoff, HandoffKind, StepRecord, StepShare
 from netgain.ledger.stage import Stage
 from netgain.serving.engine.generation import Generation
-from netgain.serving.engine.request import EngineStats
+from netgain.serving.engine.request import EngineStats, TokenLogprobs
 from netgain.serving.engine.scheduler import Scheduler, StepPlan, Work
 
 
@@ -27,6 +27,7 @@ class Committed(NamedTuple):
 
     tokens: tuple[int, ...] = ()
     accepted: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Accounts:
@@ -50,7 +51,7 @@ class Accounts:
         self._waits(plan, stamps, generations)
         shares = []
         splits = self._split(plan, stamps)
-        for work, (tokens, accepted), split in zip(plan.work, committed, splits, strict=True):
+        for work, (tokens, accepted, _), split in zip(plan.work, committed, splits, strict=True):
             generation = generations[work.sequence.id]
             share = _share(work, len(tokens), split)
             shares.append(share)
@@ -89,7 +90,7 @@ class Accounts:
             generation = generations[admission.sequence.id]
             generation.wait_until(stamps.scheduled_s)
             generation.timeline.add(Stage.CACHE_LOOKUP, admission.lookup_start_s, admission.lookup_end_s)
-            if admission.sequence.preemptions == 0:
+            if admission.first:
                 self.counters["prompt_tokens"] += len(generation.request.prompt)
                 self.counters["cached_tokens"] += admission.sequence.cached_tokens
         for sequence in plan.preempted:

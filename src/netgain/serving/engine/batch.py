@@ -4,6 +4,8 @@ import msgspec
 import numpy as np
 
 from netgain.ledger.stage import Stage
+from netgain.serving.engine.edits import Edits
+from netgain.serving.engine.logprobs import Scores
 from netgain.serving.engine.request import SamplingParams
 
 
@@ -12,7 +14,12 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
     `tokens` stand at positions start, start+1, ...; their KV goes to `block_table` (block ids of the whole request, in
     order). The last `rows` tokens need logits, and row i chooses the token at position start + len(tokens) - rows + i + 1.
-    With `laws`, the processed probabilities of every row are returned as well as the choices.
+    With `laws`, the processed probabilities of every row are returned as well as the choices; `edits` change the logits
+    of these rows first. `sampling.logprobs` asks for log-probabilities of what was chosen.
+
+    The tokens from the one numbered `scored_from` on need logits, too: there is one for each of `scored`, the token that
+    really follows it, to be scored with the `sampling.prompt_logprobs` most likely ones. None of them is among the last
+    `rows`.
     """
 
     request_id: str
@@ -25,6 +32,9 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     choice: int
     laws: bool = False
+    edits: Edits | None = None
+    scored: tuple[int, ...] = ()
+    scored_from: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -39,11 +49,17 @@ class Batch(msgspec.Struct, frozen=True):
 
 class SegmentResult(msgspec.Struct, frozen=True):
     """`choices[i]` is the token chosen by row i; `laws` is float64 [rows, vocab] where asked for, else None.
+
+    `logprobs` score the choices where log-probabilities are asked for; with laws, `logits` float32 [rows, vocab], as the
+    model gave them, come instead. `prompt_logprobs` score `scored`. An executor without a model leaves them None.
     With `error` the segment failed alone (its logits were not numbers, say) and the other segments stand."""
 
     choices: tuple[int, ...]
     laws: np.ndarray | None = None
     error: str | None = None
+    logprobs: Scores | None = None
+    prompt_logprobs: Scores | None = None
+    logits: np.ndarray | None = None
 
 
 class StepResult(msgspec.Struct, frozen=True):

@@ -1,6 +1,8 @@
 """The step loop: draft, schedule, execute, verify, commit; it keeps the tokens and writes down where the time went."""
 
+import math
 from collections.abc import Sequence as Tokens
+from heapq import heappop, heappush
 
 import msgspec
 
@@ -14,15 +16,20 @@ from netgain.serving.engine.accounts import Accounts, Committed, StepStamps
 from netgain.serving.engine.batch import Batch, Segment, SegmentResult
 from netgain.serving.engine.finish import drafts_kept, truncate
 from netgain.serving.engine.generation import Generation
+from netgain.serving.engine.logprobs import score
 from netgain.serving.engine.noise import PositionNoise
 from netgain.serving.engine.protocols import Draft, Executor, Proposer, Target, Verifier
-from netgain.serving.engine.request import EngineStats, Output, Request
+from netgain.serving.engine.request import EngineStats, Output, Request, SamplingParams, TokenLogprobs
 from netgain.serving.engine.sampling import validate
 from netgain.serving.engine.scheduler import Scheduler, Work
 from netgain.serving.engine.sequence import Sequence, SequenceState
 from netgain.serving.engine.step_probe import DEFAULT_BATCH, probe_steps
 
 NO_DRAFT = Draft(())
+NOTHING = Committed()
+
+# An answer travels in one frame between processes; each value is about 16 bytes of it.
+MAX_PROMPT_LOGPROBS = 2_000_000
 
 
 class Engine:
@@ -60,6 +67,7 @@ class Engine:
         self._in_flight: frozenset[str] = frozenset()
         self._aborted: set[str] = set()
         self._outbox: list[Output] = []
+        self._deadlines: list[tuple[float, str]] = []  # a heap; those of requests that ended are dropped when due
 
     @property
     def has_work(self) -> bool:
@@ -74,14 +82,24 @@ class Engine:
         if not 0 <= min(request.prompt) <= max(request.prompt) < self._vocab_size:
             raise RequestRejected(f"the prompt holds token ids outside 0..{self._vocab_size - 1}", "prompt")
         validate(request.sampling, self._vocab_size)
+        _check_request(request)
         start_s = self._clock.now()
         chain = KeyChain(self._namespace.root(request.salt), self.scheduler.block_tokens)
         chain.extend(request.prompt)
         length = len(request.prompt)
-        sequence = Sequence(request.id, length, length + request.sampling.max_tokens, chain.keys)
+        sequence = Sequence(
+            request.id,
+            length,
+            length + request.sampling.max_tokens,
+            chain.keys,
+            priority=request.priority,
+            to_score=0 if request.sampling.prompt_logprobs is None else length - 1,
+        )
         generation = Generation(request, sequence, chain, self._stop_ids(request))
         self.scheduler.add(sequence)
         self._generations[request.id] = generation
+        if request.deadline_s is not None:
+            heappush(self._deadlines, (request.deadline_s, request.id))
         generation.timeline.add(Stage.CACHE_LOOKUP, start_s, self._clock.now())
 
     def abort(self, request_id: str) -> bool:
@@ -98,6 +116,8 @@ class Engine:
     async def step(self) -> list[Output]:
         """One turn of the loop: what was committed and what ended since the last turn; [] when there is nothing to do."""
         started_s = self._clock.now()
+        if self._deadlines and self._deadlines[0][0] <= started_s:
+            self._expire(started_s)
         drafts = self._draft()
         drafted_s = self._clock.now() if drafts else started_s
         plan = self.scheduler.schedule()
@@ -113,7 +133,7 @@ class Engine:
         stamps = StepStamps(started_s, drafted_s, scheduled_s, executed_s, self._clock.now())
         self._accounts.write_down(plan, committed, drafts.keys(), stamps, self._generations)
         for work, part, result in zip(plan.work, committed, results, strict=True):
-            self._report(self._generations[work.sequence.id], part.tokens, result)
+            self._report(self._generations[work.sequence.id], part, result)
         outputs, self._outbox = self._outbox, []
         return outputs
 
@@ -163,6 +183,14 @@ class Engine:
         eos = frozenset() if request.sampling.ignore_eos else self._eos_ids
         return eos | frozenset(request.sampling.stop_token_ids)
 
+    def _expire(self, now_s: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            _, request_id = heappop(self._deadlines)
+            generation = self._generations.get(request_id)
+            # the id may belong to a later request by now
+            if generation is not None and (generation.request.deadline_s or math.inf) <= now_s:
+                self._end(generation, "deadline")
+
     def _draft(self) -> dict[str, Draft]:
         """Ask the proposer for every decoding request that may speculate; the scheduler sees only how many."""
         drafts: dict[str, Draft] = {}
@@ -181,8 +209,13 @@ class Engine:
     def _segment(self, work: Work, drafts: dict[str, Draft]) -> Segment:
         generation = self._generations[work.sequence.id]
         tokens: Tokens[int] = generation.tokens[work.start : work.start + work.count]
+        drafted: tuple[int, ...] = ()
         if work.drafts:
-            tokens = [*tokens, *drafts[work.sequence.id].tokens[: work.drafts]]
+            drafted = drafts[work.sequence.id].tokens[: work.drafts]
+            tokens = [*tokens, *drafted]
+        edits = None
+        if work.samples and generation.history is not None:
+            edits = generation.history.edits(drafted, None)
         return Segment(
             request_id=work.sequence.id,
             stage=Stage.PREFILL if work.prefill else Stage.VERIFY if work.drafts else Stage.DECODE,
@@ -194,6 +227,9 @@ class Engine:
             sampling=generation.request.sampling,
             choice=generation.request.choice,
             laws=bool(work.drafts and self._verifier and self._verifier.needs_laws),
+            edits=edits,
+            scored=tuple(generation.to_score(work.scored_from, work.scored)) if work.scored else (),
+            scored_from=work.scored_from - work.start if work.scored else 0,
         )
 
     async def _execute(self, batch: Batch) -> tuple[SegmentResult, ...]:
@@ -225,22 +261,32 @@ class Engine:
             if work.drafts:
                 accepted = drafts_kept(draft.tokens[: work.drafts], tokens)
                 generation.drafts.add(work.drafts, accepted)
-            generation.tokens.extend(tokens)
-            generation.chain.extend(tokens)
+            generation.extend(tokens)
+        if work.scored and result.prompt_logprobs is not None:
+            generation.scored(result.prompt_logprobs)
         self.scheduler.commit(work, len(tokens))
-        return Committed(tokens, accepted)
+        if work.sequence.computed == work.sequence.max_length:
+            generation.finish_reason = "length"  # max_tokens 0: the prompt is read
+        return Committed(tokens, accepted, _logprobs(generation.request.sampling, result, tokens))
 
-    def _report(self, generation: Generation, tokens: tuple[int, ...], result: SegmentResult) -> None:
+    def _report(self, generation: Generation, part: Committed, result: SegmentResult) -> None:
         if result.error is not None:
             self._end(generation, "error", error=result.error)
         elif generation.finish_reason is not None:
-            self._end(generation, generation.finish_reason, tokens)
+            self._end(generation, generation.finish_reason, part)
         elif generation.request.id in self._aborted:
-            self._end(generation, "abort", tokens)
-        elif tokens:
-            self._outbox.append(Output(request_id=generation.request.id, tokens=tokens))
+            self._end(generation, "abort", part)
+        elif part.tokens:
+            self._outbox.append(
+                Output(
+                    request_id=generation.request.id,
+                    tokens=part.tokens,
+                    logprobs=part.logprobs,
+                    prompt_logprobs=generation.take_prompt_logprobs(),
+                )
+            )
 
-    def _end(self, generation: Generation, reason: str, tokens: tuple[int, ...] = (), error: str | None = None) -> None:
+    def _end(self, generation: Generation, reason: str, part: Committed = NOTHING, error: str | None = None) -> None:
         """Give everything back and queue the last output, with the trace."""
         request, sequence = generation.request, generation.sequence
         if sequence.state is SequenceState.WAITING:
@@ -253,5 +299,38 @@ class Engine:
         del self._generations[request.id]
         self._accounts.counters["requests_finished"] += 1
         self._outbox.append(
-            Output(request_id=request.id, tokens=tokens, finish_reason=reason, trace=trace, error=error)
+            Output(
+                request_id=request.id,
+                tokens=part.tokens,
+                finish_reason=reason,
+                logprobs=part.logprobs,
+                prompt_logprobs=generation.take_prompt_logprobs(),
+                trace=trace,
+                error=error,
+            )
         )
+
+
+def _check_request(request: Request) -> None:
+    """What is left to check of a request whose sampling is valid. Raises RequestRejected."""
+    deadline_s = request.deadline_s
+    if deadline_s is not None and not math.isfinite(deadline_s):
+        raise RequestRejected(
+            f"deadline_s is {deadline_s!r}; give a finite time of the host's monotonic clock", "deadline_s"
+        )
+    wanted = request.sampling.prompt_logprobs
+    if wanted is not None and (1 + wanted) * len(request.prompt) > MAX_PROMPT_LOGPROBS:
+        raise RequestRejected(
+            f"prompt_logprobs {wanted} over {len(request.prompt)} prompt tokens are {(1 + wanted) * len(request.prompt)} "
+            f"values, the limit is {MAX_PROMPT_LOGPROBS}: lower prompt_logprobs or shorten the prompt",
+            "prompt_logprobs",
+        )
+
+
+def _logprobs(params: SamplingParams, result: SegmentResult, tokens: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
+    """Of the committed tokens, where asked for; nothing from an executor that has no model."""
+    if params.logprobs is None or not tokens:
+        return ()
+    if result.logits is not None:
+        return score(result.logits[: len(tokens)], tokens, params.logprobs).entries()
+    return () if result.logprobs is None else result.logprobs.entries(len(tokens))

@@ -1,23 +1,32 @@
 """A request as the engine sees it: its tokens, its timeline, and its sequence at the scheduler."""
 
+from collections.abc import Sequence as Tokens
+
 from netgain.ledger.records import DraftCounts, EngineTrace, StepShare
 from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Timeline
 from netgain.serving.blocks.keys import KeyChain
-from netgain.serving.engine.request import Request
+from netgain.serving.engine.edits import History, needs_history
+from netgain.serving.engine.logprobs import Scores
+from netgain.serving.engine.request import Request, TokenLogprobs
 from netgain.serving.engine.sequence import Sequence
 
 
 class Generation:
-    """State of one running request; `tokens` are prompt and committed output."""
+    """State of one running request; `tokens` are prompt and committed output.
+
+    `history` is None where nothing edits the logits.
+    """
 
     __slots__ = (
+        "_prompt_logprobs",
         "_waiting_for",
         "_waiting_since_s",
         "chain",
         "drafts",
         "finish_reason",
         "first_token_s",
+        "history",
         "own_s",
         "request",
         "sequence",
@@ -33,6 +42,10 @@ class Generation:
         self.chain = chain
         self.stop_ids = stop_ids
         self.tokens: list[int] = list(request.prompt)
+        self.history = History(request.sampling, request.prompt, stop_ids) if needs_history(request.sampling) else None
+        # the first prompt token has none: nothing stands before it
+        asked = request.sampling.prompt_logprobs is not None
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = [None] if asked else None
         self.timeline = Timeline()
         self.drafts = DraftCounts()
         self.finish_reason: str | None = None
@@ -41,6 +54,29 @@ class Generation:
         self.stall_s: float | None = 0.0
         self._waiting_for = Stage.QUEUED
         self._waiting_since_s = request.received_s
+
+    def extend(self, tokens: tuple[int, ...]) -> None:
+        """`tokens` were committed."""
+        self.tokens.extend(tokens)
+        self.chain.extend(tokens)
+        if self.history is not None:
+            self.history.extend(tokens)
+
+    def to_score(self, start: int, count: int) -> Tokens[int]:
+        """The tokens that really follow the `count` from position `start` on."""
+        return self.tokens[start + 1 : start + count + 1]
+
+    def scored(self, scores: Scores) -> None:
+        """Log-probabilities of the prompt's next tokens."""
+        if self._prompt_logprobs is not None:
+            self._prompt_logprobs.extend(scores.entries())
+
+    def take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
+        """Those of the whole prompt, once they are there, and only once."""
+        if self._prompt_logprobs is None or len(self._prompt_logprobs) < len(self.request.prompt):
+            return None
+        taken, self._prompt_logprobs = tuple(self._prompt_logprobs), None
+        return taken
 
     def wait_until(self, now_s: float) -> None:
         """The wait for a place in the batch, first or after a preemption, ends."""

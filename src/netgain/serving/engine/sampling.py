@@ -1,11 +1,15 @@
 """How a token follows from logits: the ordinary sampler, and the law it samples from.
 
-Temperature comes first, then top-k, then top-p, and every cut breaks ties in favour of the lowest id. The token is
-argmax(logit / temperature + noise) over what is left, with noise that belongs to (seed, choice, position, token id):
-cutting candidates never shifts the noise of the others.
+The whole order is: logit bias, repetition, then frequency and presence penalties, what grammar and min_tokens forbid (all in
+`edits`, before this); then here temperature, top-k, top-p, min-p. Bias before penalties is vLLM's order, top-k before top-p
+before min-p that of Hugging Face transformers. Every cut breaks ties in favour of the lowest id. The token is
+argmax(logit / temperature + noise) over what is left, with noise that belongs to (seed, choice, position, token id): cutting
+candidates never shifts the noise of the others.
 """
 
 import math
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +29,11 @@ GREEDY_TEMPERATURE = 1e-5
 # How many of the most likely candidates are sorted first when top-p looks for its cut; grows only if they do not suffice.
 _TOP_P_FIRST = 64
 _TOP_P_GROWTH = 8
+
+MAX_LOGPROBS = 20
+MAX_PENALTY = 2.0
+MAX_BIAS = 100.0
+MIN_REPETITION, MAX_REPETITION = 0.01, 100.0
 
 
 class UnusableLogits(NetgainError):
@@ -74,23 +83,33 @@ def law_rows(logits: np.ndarray, params: SamplingParams, first: int = 0) -> Floa
 
 def validate(params: SamplingParams, vocab: int) -> None:
     """Raises RequestRejected, naming the parameter, unless every field can be used with `vocab` tokens."""
-    if not _is_int(params.max_tokens) or params.max_tokens < 1:
-        raise RequestRejected(f"max_tokens is {params.max_tokens!r}; give a whole number of at least 1", "max_tokens")
+    _whole("max_tokens", params.max_tokens, 0)
+    _whole("min_tokens", params.min_tokens, 0, params.max_tokens, "max_tokens")
     if not _is_number(params.temperature) or params.temperature < 0:
         raise RequestRejected(
             f"temperature is {params.temperature!r}; give a finite number, 0 (greedy) or more", "temperature"
         )
-    if not _is_int(params.top_k) or params.top_k < 0:
-        raise RequestRejected(f"top_k is {params.top_k!r}; give a whole number, 0 keeps every candidate", "top_k")
-    if not _is_number(params.top_p) or not 0 <= params.top_p <= 1:
-        raise RequestRejected(f"top_p is {params.top_p!r}; give a number from 0 to 1", "top_p")
+    _whole("top_k", params.top_k, 0, note="0 keeps every candidate")
+    _number("top_p", params.top_p, 0, 1)
+    _number("min_p", params.min_p, 0, 1)
+    _number("repetition_penalty", params.repetition_penalty, MIN_REPETITION, MAX_REPETITION)
+    _number("presence_penalty", params.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
+    _number("frequency_penalty", params.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
     if not _is_int(params.seed):
         raise RequestRejected(f"seed is {params.seed!r}; give a whole number", "seed")
-    for token in params.stop_token_ids:
-        if not _is_int(token) or not 0 <= token < vocab:
+    _token_ids("stop_token_ids", params.stop_token_ids, vocab)
+    biased = [token for token, _ in params.logit_bias]
+    _token_ids("logit_bias", biased, vocab)
+    for token, bias in params.logit_bias:
+        _number("logit_bias", bias, -MAX_BIAS, MAX_BIAS, f" for token {token}")
+    for before, token in pairwise(biased):
+        if before >= token:
             raise RequestRejected(
-                f"stop_token_ids holds {token!r}; the model's token ids are 0 to {vocab - 1}", "stop_token_ids"
+                f"logit_bias names token {token} behind {before}; give each once, ascending", "logit_bias"
             )
+    for name, count in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+        if count is not None:
+            _whole(name, count, 0, MAX_LOGPROBS)
 
 
 class _Candidates(NamedTuple):
@@ -113,9 +132,15 @@ def _candidates(logits: np.ndarray, params: SamplingParams, position: int) -> _C
         ids = _top(logits, params.top_k)
         kept = _Candidates(ids, logits[ids])
     if params.top_p < 1:
-        within = _nucleus(kept.logits, params)
-        kept = _Candidates(within if kept.ids is None else kept.ids[within], kept.logits[within])
+        kept = _among(kept, _nucleus(kept.logits, params))
+    if params.min_p > 0:
+        kept = _among(kept, np.flatnonzero(_weights(kept.logits, params.temperature) >= params.min_p))
     return kept
+
+
+def _among(kept: _Candidates, within: Ids) -> _Candidates:
+    """The candidates at the ascending places `within`."""
+    return _Candidates(within if kept.ids is None else kept.ids[within], kept.logits[within])
 
 
 def _weights(logits: np.ndarray, temperature: float) -> Floats:
@@ -157,6 +182,27 @@ def _nucleus(logits: np.ndarray, params: SamplingParams) -> Ids:
         if count <= len(head) or len(head) == len(logits):
             return np.sort(head[:count])
         size *= _TOP_P_GROWTH
+
+
+def _whole(
+    name: str, value: object, low: int, high: int | None = None, high_name: str | None = None, note: str | None = None
+) -> None:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= low and (high is None or value <= high):
+        return
+    limit = f"of at least {low}" if high is None else f"from {low} to {high}"
+    hint = f" ({high_name})" if high_name else f", {note}" if note else ""
+    raise RequestRejected(f"{name} is {value!r}; give a whole number {limit}{hint}", name)
+
+
+def _number(name: str, value: float, low: float, high: float, where: str = "") -> None:
+    if not _is_number(value) or not low <= value <= high:
+        raise RequestRejected(f"{name} is {value!r}{where}; give a number from {low:g} to {high:g}", name)
+
+
+def _token_ids(name: str, tokens: Iterable[object], vocab: int) -> None:
+    for token in tokens:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab:
+            raise RequestRejected(f"{name} holds {token!r}; the model's token ids are 0 to {vocab - 1}", name)
 
 
 def _is_int(value: object) -> bool:

@@ -1,6 +1,7 @@
 """Who computes what in the next step: decodes first, then prefill chunks, then admissions, under one token budget."""
 
-from collections import deque
+import itertools
+from bisect import insort
 
 import msgspec
 
@@ -9,9 +10,15 @@ from netgain.ledger.clock import Clock
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.sequence import Sequence, SequenceState
 
+# Logits rows that one step may compute for scoring prompts: [rows, vocab] floats have to fit memory at any step budget.
+SCORED_PER_STEP = 256
+
 
 class Work(msgspec.Struct, frozen=True):
-    """Compute `count` tokens of `sequence` from position `start`; the last 1 + `drafts` of them choose tokens if `samples`."""
+    """Compute `count` tokens of `sequence` from position `start`; the last 1 + `drafts` of them choose tokens if `samples`.
+
+    The logits of the `scored` tokens from position `scored_from` on are wanted, too.
+    """
 
     sequence: Sequence
     start: int
@@ -19,12 +26,16 @@ class Work(msgspec.Struct, frozen=True):
     drafts: int
     prefill: bool
     samples: bool
+    scored: int = 0
+    scored_from: int = 0
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """A waiting sequence that starts in this step, and how long the look for its cached prefix took."""
+    """A waiting sequence that starts in this step (`first`) or starts again after a preemption, and how long the look for
+    its cached prefix took."""
 
     sequence: Sequence
+    first: bool
     lookup_start_s: float
     lookup_end_s: float
 
@@ -43,6 +54,10 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 class Scheduler:
     """Continuous batching over a paged pool, with prefix reuse, chunked prefill and preemption by recompute.
+
+    Who waits is admitted by priority (lower values first), equals in order of arrival; a preempted one keeps its place among
+    its equals. When blocks run out, the highest priority value loses them first, the youngest among equals. A waiting
+    request never preempts a running one, so a steady stream of lower values starves the higher ones: that is what it asks.
 
     Owns the sequences between `add` and `finish` and the blocks they hold. Knows block keys and lengths, no tokens, no
     device. `schedule` and `commit` alternate; between them the plan's sequences may not be finished.
@@ -63,13 +78,15 @@ class Scheduler:
         self.pool = pool
         self.block_tokens = block_tokens
         self.max_length = max_length
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []  # in order of admission
+        self._arrivals = itertools.count()
         self.running: list[Sequence] = []  # in order of admission: the last is the youngest
         self._clock = clock
         self.max_batch_tokens = max_batch_tokens
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._prefix_caching = prefix_caching
+        self._scorable = SCORED_PER_STEP  # what is left of it in the step being planned
 
     @property
     def capacity_tokens(self) -> int:
@@ -92,7 +109,8 @@ class Scheduler:
             )
         if len(self.waiting) >= self._max_waiting:
             raise Overloaded(f"{len(self.waiting)} requests are waiting already (scheduler.max_waiting): retry later")
-        self.waiting.append(sequence)
+        sequence.arrival = next(self._arrivals)
+        insort(self.waiting, sequence, key=_place)
 
     def finish(self, sequence: Sequence) -> None:
         """The sequence ended or is aborted, in whatever state: give its blocks back."""
@@ -105,6 +123,7 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """The next step's work; empty only when nothing waits or runs."""
         budget = self.max_batch_tokens
+        self._scorable = SCORED_PER_STEP
         work: list[Work] = []
         admitted: list[Admission] = []
         preempted: list[Sequence] = []
@@ -143,6 +162,7 @@ class Scheduler:
         sequence.drafts = 0
         if work.prefill:
             sequence.computed = work.start + work.count
+            sequence.scored += work.scored
             if work.samples:
                 sequence.state = SequenceState.DECODING
         else:
@@ -170,8 +190,10 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> Admission | None:
         start_s = self._clock.now()
         # the last token is always computed: its logits choose the next one
-        reusable = (sequence.length - 1) // self.block_tokens
-        found = self.pool.lookup(sequence.keys[:reusable]) if self._prefix_caching else []
+        reusable = sequence.length - 1
+        if sequence.scored < sequence.to_score:
+            reusable = sequence.scored  # logits cannot be found in the cache
+        found = self.pool.lookup(sequence.keys[: reusable // self.block_tokens]) if self._prefix_caching else []
         end_s = self._clock.now()
         missing = self._blocks_for(sequence.length) - len(found)
         if missing > self.pool.available - self.pool.cached_among(found):
@@ -180,26 +202,48 @@ class Scheduler:
         sequence.blocks = list(found)
         sequence.published = len(found)
         sequence.computed = len(found) * self.block_tokens
-        if not sequence.preemptions:  # what a preempted sequence finds again is its own work, not a hit
+        first = not sequence.preemptions
+        if first:  # what a preempted sequence finds again is its own work, not a hit
             sequence.cached_tokens = sequence.computed
         sequence.state = SequenceState.PREFILLING
-        self.waiting.popleft()
+        self.waiting.pop(0)
         self.running.append(sequence)
-        return Admission(sequence, start_s, end_s)
+        return Admission(sequence, first, start_s, end_s)
 
     def _prefill(self, sequence: Sequence, budget: int, work: list[Work], preempted: list[Sequence]) -> int:
-        count = min(budget, sequence.length - sequence.computed)
-        if not self._make_room(sequence, sequence.computed + count, preempted):
+        start = sequence.computed
+        count = min(budget, sequence.length - start)
+        scored = 0
+        if sequence.scored < sequence.to_score:
+            # rows before `scored` are computed again after a preemption, and need no logits this time
+            count = min(count, sequence.scored - start + self._scorable)
+            if count <= 0:
+                return 0
+            scored = max(0, min(start + count, sequence.to_score) - sequence.scored)
+        if not self._make_room(sequence, start + count, preempted):
             return 0
-        samples = sequence.computed + count == sequence.length
-        work.append(Work(sequence, sequence.computed, count, 0, prefill=True, samples=samples))
+        self._scorable -= scored
+        # nothing is chosen behind a prompt that is only read
+        samples = start + count == sequence.length < sequence.max_length
+        work.append(
+            Work(
+                sequence,
+                start,
+                count,
+                0,
+                prefill=True,
+                samples=samples,
+                scored=scored,
+                scored_from=sequence.scored,
+            )
+        )
         return count
 
     def _make_room(self, sequence: Sequence, tokens: int, preempted: list[Sequence]) -> bool:
-        """Give `sequence` blocks for `tokens` tokens, preempting the youngest; False when it was preempted itself."""
+        """Give `sequence` blocks for `tokens` tokens, preempting the last in rank; False when it was preempted itself."""
         missing = self._missing(sequence, tokens)
         while missing > self.pool.available:
-            victim = self.running[-1]
+            victim = self._last_in_rank()
             self._preempt(victim)
             preempted.append(victim)
             if victim is sequence:
@@ -213,7 +257,15 @@ class Scheduler:
         self._release(sequence)
         sequence.state = SequenceState.WAITING
         sequence.preemptions += 1
-        self.waiting.appendleft(sequence)
+        insort(self.waiting, sequence, key=_place)
+
+    def _last_in_rank(self) -> Sequence:
+        """The youngest of those with the highest priority value."""
+        last = self.running[-1]
+        for sequence in reversed(self.running):
+            if sequence.priority > last.priority:
+                last = sequence
+        return last
 
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.blocks)
@@ -225,3 +277,7 @@ class Scheduler:
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
+
+
+def _place(sequence: Sequence) -> tuple[int, int]:
+    return sequence.priority, sequence.arrival

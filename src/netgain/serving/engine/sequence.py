@@ -14,10 +14,13 @@ class Sequence:
     """`length` tokens are committed, the KV of the first `computed` of them is stored in `blocks`.
 
     `keys` are those of the full blocks of committed tokens and grow with them (the engine extends the list);
-    `drafts` is how many unverified tokens the next step should add behind the committed ones.
+    `drafts` is how many unverified tokens the next step should add behind the committed ones. The logits of the first
+    `to_score` tokens are wanted, those of the first `scored` are done. The queue is in order of `priority` (lower first),
+    then `arrival`, which the scheduler numbers.
     """
 
     __slots__ = (
+        "arrival",
         "blocks",
         "cached_tokens",
         "computed",
@@ -27,11 +30,23 @@ class Sequence:
         "length",
         "max_length",
         "preemptions",
+        "priority",
         "published",
+        "scored",
         "state",
+        "to_score",
     )
 
-    def __init__(self, sequence_id: str, length: int, max_length: int, keys: Keys[bytes]) -> None:
+    def __init__(
+        self,
+        sequence_id: str,
+        length: int,
+        max_length: int,
+        keys: Keys[bytes],
+        *,
+        priority: int = 0,
+        to_score: int = 0,
+    ) -> None:
         self.id = sequence_id
         self.length = length
         self.max_length = max_length
@@ -43,3 +58,7 @@ class Sequence:
         self.drafts = 0
         self.cached_tokens = 0
         self.preemptions = 0
+        self.priority = priority
+        self.arrival = 0
+        self.to_score = to_score
+        self.scored = 0

@@ -8,13 +8,17 @@ import msgspec
 
 from netgain.ledger.clock import WallClock
 from netgain.ledger.records import EngineTrace
-from netgain.serving.engine.request import Output, Request, SamplingParams
+from netgain.serving.engine.request import Output, Request, SamplingParams, TokenLogprobs
 from netgain.serving.runtime.build import build_engine
 from netgain.serving.runtime.config import EngineConfig
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer. `finish_reason` is "stop", "length" or "error" (then `error` says why)."""
+    """One answer. `finish_reason` is "stop", "length" or "error" (then `error` says why).
+
+    `text` leaves out the token that ended it. `logprobs` (one per output token) and `prompt_logprobs` (one per prompt token,
+    the first None) are there where the sampling asked for them.
+    """
 
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
@@ -22,6 +26,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str
     trace: EngineTrace
     error: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
 
 
 class LLM:
@@ -65,8 +71,7 @@ class LLM:
 
     async def _run(self, requests: list[Request]) -> list[Completion]:
         engine = self.built.engine
-        tokens: dict[str, list[int]] = {request.id: [] for request in requests}
-        last: dict[str, Output] = {}
+        outputs: dict[str, list[Output]] = {request.id: [] for request in requests}
         submitted: list[str] = []
         try:
             for request in requests:
@@ -74,24 +79,27 @@ class LLM:
                 submitted.append(request.id)
             while engine.has_work:
                 for output in await engine.step():
-                    tokens[output.request_id].extend(output.tokens)
-                    if output.finish_reason is not None:
-                        last[output.request_id] = output
+                    outputs[output.request_id].append(output)
         except BaseException:
             for request_id in submitted:
                 engine.abort(request_id)
             await engine.step()
             raise
-        return [self._completion(request, tokens[request.id], last[request.id]) for request in requests]
+        return [self._completion(request, outputs[request.id]) for request in requests]
 
-    def _completion(self, request: Request, tokens: list[int], last: Output) -> Completion:
+    def _completion(self, request: Request, outputs: list[Output]) -> Completion:
+        last = outputs[-1]
         assert last.finish_reason is not None
         assert last.trace is not None
+        tokens = tuple(token for output in outputs for token in output.tokens)
+        wanted = request.sampling.logprobs is not None
         return Completion(
             prompt_ids=request.prompt,
-            output_ids=tuple(tokens),
-            text=self.built.loaded.tokenizer.decode(tokens),
+            output_ids=tokens,
+            text=self.built.loaded.tokenizer.decode(tokens[:-1] if last.finish_reason == "stop" else tokens),
             finish_reason=last.finish_reason,
             trace=last.trace,
             error=last.error,
+            logprobs=tuple(entry for output in outputs for entry in output.logprobs) if wanted else None,
+            prompt_logprobs=next((o.prompt_logprobs for o in outputs if o.prompt_logprobs is not None), None),
         )

@@ -1,11 +1,14 @@
 """Runs batches on real weights: packs segments into flat rows, one forward pass, one choice per row."""
 
+from math import isfinite
+
 import numpy as np
 import torch
 
-from netgain.errors import ExecutorFailed, NetgainError
+from netgain.errors import ExecutorFailed
+from netgain.serving.engine.answer import answer
 from netgain.serving.engine.batch import Batch, Segment, SegmentResult, StepResult
-from netgain.serving.engine.sampling import choose, law
+from netgain.serving.engine.sampling import is_greedy
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.llama import LlamaModel
@@ -32,8 +35,9 @@ class TorchExecutor:
         row = 0
         greedy = _Greedy(logits)
         for segment in batch.segments:
-            results.append(_choose(segment, logits[row : row + segment.rows], greedy, row))
-            row += segment.rows
+            count = len(segment.scored) + segment.rows
+            results.append(_answer(segment, logits[row : row + count], greedy, row))
+            row += count
         return StepResult(tuple(results))
 
     def close(self) -> None:
@@ -51,7 +55,7 @@ class TorchExecutor:
         tables = np.full((len(segments), max(len(s.block_table) for s in segments)), -1, np.int32)
         for index, segment in enumerate(segments):
             tables[index, : len(segment.block_table)] = segment.block_table
-        rows = np.concatenate([np.arange(e - s.rows, e) for s, e in zip(segments, ends, strict=True)])
+        rows = np.concatenate([_rows(segment, int(end)) for segment, end in zip(segments, ends, strict=True)])
         plan = self._kernels.plan(self._put(positions), self._put(segment_of_row), self._put(tables), kv.block_tokens)
         return self._model.forward(self._put(tokens), self._put(positions), plan, kv, self._put(rows))
 
@@ -68,28 +72,42 @@ class _Greedy:
         self._indices: list[int] = []
 
     def __call__(self, start: int, count: int) -> tuple[int, ...] | None:
-        """The choices of `count` rows from `start`; None where a row is not a number."""
+        """The choices of `count` rows from `start`; None where a row's highest is no finite number."""
         if self._values is None:
             values, indices = self._logits.max(dim=-1)
             self._values, self._indices = values.tolist(), indices.tolist()
-        if any(value != value for value in self._values[start : start + count]):
+        if not all(map(isfinite, self._values[start : start + count])):
             return None
         return tuple(self._indices[start : start + count])
 
 
-def _choose(segment: Segment, logits: torch.Tensor, greedy: _Greedy, row: int) -> SegmentResult:
-    if not segment.rows:
+def _rows(segment: Segment, end: int) -> np.ndarray:
+    """Which of the batch's tokens need logits, for the segment whose last one is `end` - 1."""
+    choosing = np.arange(end - segment.rows, end)
+    if not segment.scored:
+        return choosing
+    first = end - len(segment.tokens) + segment.scored_from
+    return np.concatenate((np.arange(first, first + len(segment.scored)), choosing))
+
+
+def _answer(segment: Segment, logits: torch.Tensor, greedy: _Greedy, row: int) -> SegmentResult:
+    if not len(logits):
         return SegmentResult(())
-    if segment.sampling.temperature == 0 and not segment.laws:
+    if _is_plain(segment):
         choices = greedy(row, segment.rows)
         if choices is None:
             return SegmentResult((), error="the model's logits are not numbers: weights or KV are damaged")
         return SegmentResult(choices)
-    first = segment.start + len(segment.tokens) - segment.rows + 1
-    values = logits.cpu().numpy()
-    try:
-        chosen = tuple(choose(v, segment.sampling, segment.choice, first + i) for i, v in enumerate(values))
-        laws = np.stack([law(v, segment.sampling) for v in values]) if segment.laws else None
-    except NetgainError as failure:
-        return SegmentResult((), error=str(failure))
-    return SegmentResult(chosen, laws)
+    return answer(segment, logits.cpu().numpy())
+
+
+def _is_plain(segment: Segment) -> bool:
+    """Greedy, and nothing but the choices is asked for."""
+    sampling = segment.sampling
+    return (
+        is_greedy(sampling)
+        and segment.edits is None
+        and sampling.logprobs is None
+        and not segment.scored
+        and not segment.laws
+    )
