@@ -17,8 +17,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs/settings.md"
 HEAD = """# Settings of `netgain serve`
 
 Give them in a YAML file (`--config FILE`), one at a time (`--set NAME=VALUE`, which may be repeated and wins over the file),
-or by the options that `netgain serve --help` lists. An unknown name is refused together with the nearest valid one. The
-server prints its whole effective configuration as YAML when it starts. `tools/document_settings.py` writes this page.
+or by the options that `netgain serve --help` lists. An unknown name is refused together with the nearest valid one.
+`netgain serve --print-config` prints the whole effective configuration. `tools/document_settings.py` writes this page.
 
 | setting | default | meaning |
 |---|---|---|

@@ -26,7 +26,11 @@ class Unavailable(NetgainError):
 
 
 class Overloaded(NetgainError):
-    """A limit on work in flight is reached; the same request may succeed later."""
+    """A limit on work in flight is reached; the same request may succeed later, after about `retry_after_s` where known."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ExecutorFailed(NetgainError):

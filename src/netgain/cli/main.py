@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Command] = {
         "Measure, try the technique that should help, say if it pays.",
     ),
     "serve": Command("netgain.cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
+    "keys": Command("netgain.cli.keys:app", "Make, list or revoke API keys of a server."),
     "model": Command("netgain.cli.model:app", "Fetch, inspect or convert a model."),
 }
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,10 @@ def serve(
     ] = None,
     speculation: Annotated[str | None, typer.Option(help="Drafting method: none or ngram.")] = None,
     records: Annotated[Path | None, typer.Option(help="JSONL file that request records are appended to.")] = None,
+    api_keys: Annotated[Path | None, typer.Option(help="File of API keys, made by 'netgain keys new'.")] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the whole effective configuration as YAML and exit.")
+    ] = False,
 ) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
     named: dict[str, Any] = {
@@ -36,14 +41,28 @@ def serve(
         "port": port,
         "engine.speculation.method": speculation,
         "records": None if records is None else str(records),
+        "auth.keys_file": None if api_keys is None else str(api_keys),
     }
     effective = load_config(
         ServerConfig, config, set_ or (), {name: value for name, value in named.items() if value is not None}
     )
+    if print_config:
+        print(to_yaml(effective), end="")
+        return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
-    print(f"# effective configuration\n{to_yaml(effective)}", flush=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     asyncio.run(run_server(effective, _announce))
 
 
-def _announce(url: str) -> None:
-    print(f"serving at {url}/v1", flush=True)
+def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
+    """Three lines that say what serves; the last one is the URL."""
+    note = f" ({info['kernels_note']})" if info["kernels_note"] else ""
+    capacity = f"{info['kv_tokens']:,} tokens, {info['kv_tokens'] * info['kv_token_bytes'] / 2**20:,.0f} MiB"
+    access = "no API key is asked for" if keys is None else f"{keys} API keys are accepted"
+    print(
+        f"{info['model']}: {info['dtype']} weights, kernels {info['kernels']}{note}, {info['device']}, "
+        f"{info['threads']} threads\n"
+        f"KV cache: {capacity} of {info['kv_dtype']}; up to {info['max_length']:,} per request; {access}\n"
+        f"serving at {url}/v1",
+        flush=True,
+    )

@@ -210,9 +210,10 @@ def _request_fault(record: RequestRecord) -> str | None:
     first_s = record.received_s if record.first_token_s is None else record.first_token_s
     if not record.received_s <= first_s <= record.finished_s:
         return f"stamps of request {record.request_id} are out of order"
-    if min(record.prompt_tokens, record.cached_tokens, record.output_tokens, record.preemptions) < 0:
+    cached = record.cached_tokens or 0
+    if min(record.prompt_tokens, cached, record.output_tokens, record.preemptions or 0) < 0:
         return f"negative count in request {record.request_id}"
-    if record.cached_tokens > record.prompt_tokens:
+    if cached > record.prompt_tokens:
         return f"request {record.request_id} has more cached tokens than prompt tokens"
     if not all(seconds >= 0 for seconds in (*record.stages.values(), *(record.ttft_stages or {}).values())):
         return f"negative stage time in request {record.request_id}"

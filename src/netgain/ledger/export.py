@@ -30,6 +30,8 @@ _PLAIN = (
     "prompt_ids",
     "output_ids",
     "error",
+    "tenant",
+    "key_id",
 )
 
 

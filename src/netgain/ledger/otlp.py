@@ -245,12 +245,14 @@ def _account(choice: TracedChoice) -> "dict[str, AttributeValue]":
     """What netgain knows of one choice beyond the conventions; what is not known is left out, never 0."""
     record = choice.record
     attributes: dict[str, AttributeValue] = {
-        "netgain.cached_tokens": record.cached_tokens,
-        "netgain.preemptions": record.preemptions,
         "netgain.draft_steps": record.drafts.steps,
         "netgain.drafted_tokens": sum(record.drafts.drafted),
         "netgain.accepted_tokens": sum(record.drafts.accepted),
     }
+    if record.cached_tokens is not None:
+        attributes["netgain.cached_tokens"] = record.cached_tokens
+    if record.preemptions is not None:
+        attributes["netgain.preemptions"] = record.preemptions
     if record.own_s is not None:
         attributes["netgain.own_s"] = record.own_s
     if record.stall_s is not None:

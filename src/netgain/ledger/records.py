@@ -112,7 +112,9 @@ class EngineTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One served request (one choice). `stages` tile [received_s, finished_s]; `ttft_stages` tile [received_s, first_token_s]."""
+    """One served request (one choice). `stages` tile [received_s, finished_s]; `ttft_stages` tile [received_s, first_token_s].
+    `cached_tokens` and `preemptions` are None when the engine was lost before it could tell. `tenant` and `key_id` say on
+    whose behalf it ran (None: the server asks for no key)."""
 
     request_id: str
     choice: int
@@ -122,9 +124,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_s: float
     finish_reason: str
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int | None
     output_tokens: int
-    preemptions: int
+    preemptions: int | None
     stages: dict[Stage, float]
     ttft_stages: dict[Stage, float] | None
     drafts: DraftCounts
@@ -133,3 +135,5 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: tuple[int, ...] | None = None
     output_ids: tuple[int, ...] | None = None
     error: str | None = None
+    tenant: str | None = None
+    key_id: str | None = None

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -64,10 +65,18 @@ class Server:
     def health(self) -> dict[str, Any]:
         return dict(self.send("/health").json)
 
-    def send(self, path: str, body: bytes | None = None, method: str | None = None, timeout_s: float = 30.0) -> Answer:
+    def send(
+        self,
+        path: str,
+        body: bytes | None = None,
+        method: str | None = None,
+        timeout_s: float = 30.0,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Answer:
         """One HTTP request, whatever its status."""
         try:
-            with urlopen(Request(self.url + path, body, method=method), timeout=timeout_s) as response:
+            request = Request(self.url + path, body, dict(headers), method=method)
+            with urlopen(request, timeout=timeout_s) as response:
                 return Answer(response.status, response.headers, response.read())
         except HTTPError as error:
             return Answer(error.code, error.headers, error.read())
@@ -137,7 +146,7 @@ def _running_server(*arguments: str) -> Iterator[Server]:
         yield server
     finally:
         if server is not None:
-            assert server.stop() in (0, -signal.SIGKILL), server.lines[-20:]
+            assert server.stop() in (0, 130, -signal.SIGKILL), server.lines[-20:]
         elif process.poll() is None:
             process.kill()
             process.wait()

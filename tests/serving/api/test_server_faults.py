@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
@@ -119,26 +118,6 @@ def test_a_dead_or_hung_engine_is_named_and_replaced(server, number, cause):
     assert server.health()["replicas"][0]["restarts"] == restarts + 1
 
 
-def test_an_interrupt_ends_everything_within_seconds(start_server, chain_model):
-    with start_server(str(chain_model.folder), "--set", "engine.model.kernels=torch") as server:
-        processes = [psutil.Process(server.process.pid), psutil.Process(server.engine_pid)]
-        answers: list[object] = []
-        reader = threading.Thread(
-            target=lambda: answers.append(server.ask(False, "l", max_tokens=4000, stream=True).events[-1])
-        )
-        reader.start()
-        while server.health()["replicas"][0]["in_flight"] == 0:
-            time.sleep(0.02)
-        time.sleep(0.2)
-        started = time.monotonic()
-        assert server.stop(signal.SIGINT) == 0
-        assert time.monotonic() - started < 8
-        reader.join(5)
-        assert "shutting down" in str(answers[0])
-        _, alive = psutil.wait_procs(processes, timeout=2)
-        assert not alive
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_start_that_waits_for_its_model_can_be_interrupted(number, tmp_path):
     (tmp_path / "models").mkdir()
@@ -147,13 +126,13 @@ def test_a_start_that_waits_for_its_model_can_be_interrupted(number, tmp_path):
         starting = subprocess.Popen(
             [sys.executable, "-m", "netgain.cli.main", "serve", "--port", "0"],
             env={**os.environ, "NETGAIN_CACHE": str(tmp_path)},
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         try:
-            assert starting.stdout is not None
-            assert starting.stdout.readline().startswith(b"# effective")
-            time.sleep(1.0)
+            while not any(".fetch.lock" in file.path for file in psutil.Process(starting.pid).open_files()):
+                time.sleep(0.05)  # it waits for the lock from here on
+            time.sleep(0.2)
             starting.send_signal(number)
             assert starting.wait(timeout=5) == 130
         finally:

@@ -65,8 +65,9 @@ def _shares(shares: dict[str, float]) -> str:
 def _first_token(parts: Decomposition) -> list[str]:
     stages = parts.ttft_stages
     told = ", ".join(f"{stage} {ms(seconds)}" for stage, seconds in stages.items() if seconds >= 1e-5)
+    cached = "an unknown number" if parts.cached_tokens is None else f"{parts.cached_tokens:.0f}"
     return [
-        f"First token after {ms(parts.ttft_s)} in the server: {told}; {parts.cached_tokens:.0f} of "
+        f"First token after {ms(parts.ttft_s)} in the server: {told}; {cached} of "
         f"{parts.prompt_tokens:.0f} prompt tokens came from the prefix cache. Loading the model is outside (warmed up)."
     ]
 
@@ -130,7 +131,7 @@ def _refused(facts: Facts) -> list[str]:
         said.append("Which memory or unit a step waits for: the cost curve shows its shape, not a hardware counter.")
     if facts.concurrency == 1:
         said.append("Anything about throughput or about other concurrencies: one request was in flight.")
-    if parts.cached_tokens <= 0.0:
+    if parts.cached_tokens is not None and parts.cached_tokens <= 0.0:
         said.append("What a warm prefix cache would change: prompts were measured cold.")
     if parts.dropped:
         said.append(f"Anything about the {parts.dropped} requests that failed or came without a server record.")

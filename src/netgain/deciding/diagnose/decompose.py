@@ -1,7 +1,7 @@
 """Mean time per stage of a measured baseline, split at the first token."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.errors import UsageError
@@ -44,7 +44,7 @@ def decompose(records: Iterable[ClientRecord]) -> Decomposition:
         ttft_stages=_present(ttft),
         decode_stages=_present(decode),
         prompt_tokens=sum(server.prompt_tokens for _, server, _ in pairs) * vote,
-        cached_tokens=sum(server.cached_tokens for _, server, _ in pairs) * vote,
+        cached_tokens=_mean([server.cached_tokens for _, server, _ in pairs]),
         output_tokens=sum(server.output_tokens for _, server, _ in pairs) * vote,
         own_s=_mean([server.own_s for _, server, _ in pairs]),
         stall_s=_mean([server.stall_s for _, server, _ in pairs]),
@@ -55,7 +55,7 @@ def _present(stages: dict[Stage, float]) -> dict[Stage, float]:
     return {stage: stages[stage] for stage in Stage if stages.get(stage)}
 
 
-def _mean(values: list[float | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     """The mean where every request knows its value; unknown is not zero."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None

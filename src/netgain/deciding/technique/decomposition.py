@@ -10,7 +10,8 @@ class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
 
     `ttft_stages` tile arrival to first token, `decode_stages` first token to end; `own_s` and `stall_s` split step time
     into the request's own cost and waiting for batch neighbours (None: the engine had no cost curve). `requests` counts
-    the records used, `dropped` those left out because they failed or came without a server record.
+    the records used, `dropped` those left out because they failed or came without a server record. `cached_tokens` None: not
+    every request knew.
     """
 
     requests: int
@@ -20,7 +21,7 @@ class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
     ttft_stages: dict[Stage, float]
     decode_stages: dict[Stage, float]
     prompt_tokens: float
-    cached_tokens: float
+    cached_tokens: float | None
     output_tokens: float
     own_s: float | None = None
     stall_s: float | None = None

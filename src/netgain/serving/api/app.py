@@ -13,19 +13,24 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from netgain.errors import NetgainError
+from netgain.ledger.clock import WallClock
 from netgain.ledger.prometheus import CONTENT_TYPE
 from netgain.ledger.timeline import Timeline
-from netgain.serving.api.body import read_body
+from netgain.serving.api.auth import Authenticator, Identity
+from netgain.serving.api.body import Body, read_body
 from netgain.serving.api.chat_protocol import ChatRequest
+from netgain.serving.api.doorstep import Doorstep, admission, received_s
 from netgain.serving.api.errors import ApiError, to_api_error
 from netgain.serving.api.exchange import Exchange
+from netgain.serving.api.lifecycle import Lifecycle
 from netgain.serving.api.metrics import Metrics
 from netgain.serving.api.openapi import document
 from netgain.serving.api.prepare import Prepared, prepare
 from netgain.serving.api.protocol import CompletionRequest, GenerationRequest
+from netgain.serving.api.quota import Quotas
 from netgain.serving.api.served import ServedModel
 from netgain.serving.api.tokenize import detokenize, tokenize
 from netgain.serving.fleet.fleet import Fleet
@@ -33,33 +38,46 @@ from netgain.serving.runtime.config import ServerConfig
 
 logger = logging.getLogger("netgain.api")
 
-_RECEIVED = "netgain.received_s"
 _LARGE_BODY_BYTES = 32 << 10  # longer texts are tokenised beside the event loop
 _STEP_COST_BUDGET_S = 3.0
 _STEP_COST_BATCH = 16
 
 
-def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: Metrics) -> ASGIApp:
-    """The ASGI application. Fleet and metrics stay the caller's to close."""
+def build_app(
+    config: ServerConfig,
+    fleet: Fleet,
+    served: ServedModel,
+    metrics: Metrics,
+    lifecycle: Lifecycle | None = None,
+    authenticator: Authenticator | None = None,
+) -> ASGIApp:
+    """The ASGI application. Fleet and metrics stay the caller's to close; without an authenticator no key is asked for."""
+    lifecycle = lifecycle or Lifecycle()
     app = FastAPI(title="netgain", docs_url=None, redoc_url=None)
     created_s = int(time.time())
     step_costs: dict[int | None, bytes] = {}  # by the process that measured
 
+    async def body_of(request: Request, timeline: Timeline) -> Body:
+        limit_bytes, timeout_s = config.limits.max_body_bytes, config.server.body_timeout_s
+        return await read_body(request, limit_bytes, timeout_s, received_s(request.scope), timeline)
+
     async def generate(request: Request, kind: type[GenerationRequest]) -> Response:
-        received_s: float = request.scope[_RECEIVED]
+        admitted = admission(request.scope)
         timeline = Timeline()
-        body = await read_body(request, config.limits.max_body_bytes, received_s, timeline)
+        body = await body_of(request, timeline)
         if len(body.data) > _LARGE_BODY_BYTES:
-            prepared = await asyncio.to_thread(_prepare, body.data, kind, served, config)
+            prepared = await asyncio.to_thread(_prepare, body.data, kind, served, config, admitted.identity)
         else:
-            prepared = _prepare(body.data, kind, served, config)
+            prepared = _prepare(body.data, kind, served, config, admitted.identity)
+        admitted.reserve(prepared.most_tokens)
         return Exchange(
             prepared,
             served=served,
             fleet=fleet,
             metrics=metrics,
             timeline=timeline,
-            received_s=received_s,
+            received_s=received_s(request.scope),
+            admission=admitted,
             prepared_since_s=body.complete_s,
         )
 
@@ -76,13 +94,13 @@ def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: 
     @app.post("/tokenize")
     async def tokenize_route(request: Request) -> Response:
         """The tokens of a text or of a conversation, as a completion or chat would read them."""
-        body = await read_body(request, config.limits.max_body_bytes, request.scope[_RECEIVED], Timeline())
+        body = await body_of(request, Timeline())
         return _json(await asyncio.to_thread(tokenize, body.data, served))
 
     @app.post("/detokenize")
     async def detokenize_route(request: Request) -> Response:
         """The text of tokens."""
-        body = await read_body(request, config.limits.max_body_bytes, request.scope[_RECEIVED], Timeline())
+        body = await body_of(request, Timeline())
         return _json(await asyncio.to_thread(detokenize, body.data, served))
 
     @app.get("/v1/models")
@@ -97,9 +115,15 @@ def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: 
             raise ApiError(404, f"the model {name!r} is not served here", param="model", code="model_not_found")
         return _json(_card(served, created_s))
 
+    @app.get("/health/live")
+    async def live() -> Response:
+        """200 while this process can answer at all: restart it when this fails."""
+        return _json({"status": "live"})
+
     @app.get("/health")
+    @app.get("/health/ready")
     async def health() -> Response:
-        """200 while a request would be taken; else 503 with the cause."""
+        """200 while a request would be taken; else 503 with the cause: send requests elsewhere."""
         state = fleet.health()
         replicas = [
             {
@@ -112,6 +136,11 @@ def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: 
             }
             for replica in state.replicas
         ]
+        if lifecycle.draining:
+            error = ApiError(
+                503, f"the server is shutting down, {lifecycle.in_flight} requests still run", code="shutting_down"
+            )
+            return _json({"status": "draining", "error": error.detail, "replicas": replicas}, error)
         if state.ready:
             return _json({"status": "ready", "replicas": replicas})
         error = ApiError(503, f"no engine is ready: {state.cause}")
@@ -149,38 +178,14 @@ def build_app(config: ServerConfig, fleet: Fleet, served: ServedModel, metrics: 
     for kind in (NetgainError, ValidationError, RequestValidationError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, explain)
     app.openapi = functools.cache(lambda: document(app, served, config))  # type: ignore[method-assign]
-    return _Doorstep(app)
+    return Doorstep(app, lifecycle, Quotas(WallClock()), authenticator, open_metrics=config.auth.metrics == "open")
 
 
-class _Doorstep:
-    """Outermost: stamps the arrival, and answers what nothing else did."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        scope[_RECEIVED] = time.monotonic()
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        except Exception as error:
-            logger.exception("%s %s failed", scope["method"], scope["path"])
-            if not started:
-                answer = to_api_error(error)
-                await _json({"error": answer.detail}, answer)(scope, receive, send)
-
-
-def _prepare(data: bytes, kind: type[GenerationRequest], served: ServedModel, config: ServerConfig) -> Prepared:
-    return prepare(kind.model_validate_json(data), served, config.limits, config.engine.scheduler.max_waiting)
+def _prepare(
+    data: bytes, kind: type[GenerationRequest], served: ServedModel, config: ServerConfig, identity: Identity
+) -> Prepared:
+    request = kind.model_validate_json(data)
+    return prepare(request, served, config.limits, config.engine.scheduler.max_waiting, identity)
 
 
 def _explain(error: Exception) -> ApiError:

@@ -1,5 +1,6 @@
 """Reading a request body: never more than allowed, and with the wait for the client's bytes measured."""
 
+import asyncio
 import time
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,10 +18,12 @@ class Body:
         self.complete_s = complete_s
 
 
-async def read_body(request: Request, limit_bytes: int, received_s: float, timeline: Timeline) -> Body:
+async def read_body(
+    request: Request, limit_bytes: int, timeout_s: float, received_s: float, timeline: Timeline
+) -> Body:
     """Read to the end. Waits for the client count as CLIENT_BLOCKED, the rest as TOKENISE (making the prompt ready).
 
-    Raises ApiError 413 over `limit_bytes`, and ClientDisconnect.
+    Raises ApiError 413 over `limit_bytes`, ApiError 408 after `timeout_s`, and ClientDisconnect.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit_bytes:
@@ -32,7 +35,15 @@ async def read_body(request: Request, limit_bytes: int, received_s: float, timel
     while more:
         asked_s = time.monotonic()
         timeline.add(Stage.TOKENISE, at_s, asked_s)
-        message = await request.receive()
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + timeout_s - (asked_s - received_s)):
+                message = await request.receive()
+        except TimeoutError:
+            raise ApiError(
+                408,
+                f"{size} bytes of the request body came in {timeout_s:g} s, the time that this server gives it",
+                headers={"connection": "close"},
+            ) from None
         at_s = time.monotonic()
         timeline.add(Stage.CLIENT_BLOCKED, asked_s, at_s)
         if message["type"] == "http.disconnect":

@@ -121,6 +121,8 @@ class Choice:
         until_s: float,
         around: Iterable[Interval],
         ids: bool,
+        tenant: str | None = None,
+        key_id: str | None = None,
     ) -> RequestRecord:
         """The record up to `until_s`; `around` are the intervals of the HTTP request that all its choices share."""
         trace = self.trace
@@ -138,9 +140,9 @@ class Choice:
             finished_s=until_s,
             finish_reason=self.finish_reason or "abort",
             prompt_tokens=len(self.job.prompt),
-            cached_tokens=0 if trace is None else trace.cached_tokens,
+            cached_tokens=None if trace is None else trace.cached_tokens,
             output_tokens=len(self.tokens),
-            preemptions=0 if trace is None else trace.preemptions,
+            preemptions=None if trace is None else trace.preemptions,
             stages=self._stages(intervals, received_s, until_s),
             ttft_stages=None if first_s is None else _tile(intervals, received_s, first_s),
             drafts=DraftCounts() if trace is None else trace.drafts,
@@ -149,6 +151,8 @@ class Choice:
             prompt_ids=self.job.prompt if ids else None,
             output_ids=tuple(self.tokens) if ids else None,
             error=self.error,
+            tenant=tenant,
+            key_id=key_id,
         )
 
     def _stages(self, intervals: Sequence[Interval], received_s: float, until_s: float) -> dict[Stage, float]:

@@ -1,5 +1,6 @@
 """Every failure in OpenAI's shape: status, type and code for each kind, and one body for all."""
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -13,8 +14,11 @@ RETRY_AFTER_S = 1
 
 _TYPES: Mapping[int, str] = {
     400: "invalid_request_error",
+    401: "invalid_request_error",
+    403: "invalid_request_error",
     404: "invalid_request_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
@@ -22,6 +26,7 @@ _TYPES: Mapping[int, str] = {
     504: "timeout_error",
 }
 _CODES: Mapping[int, str] = {
+    408: "request_timeout",
     413: "request_too_large",
     429: "queue_full",
     500: "internal_error",
@@ -43,11 +48,24 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ApiError(NetgainError):
-    """A failure with the HTTP status it is answered with; `code` by default follows from the status."""
+    """A failure with the HTTP status it is answered with; `code` by default follows from the status. `retry_after_s`: when
+    the same request may succeed, where that is known."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = dict(headers or {})
+        if status in (429, 503):
+            self.headers["retry-after"] = str(max(RETRY_AFTER_S, math.ceil(retry_after_s or 0)))
         self.detail = ErrorDetail(
             message, _TYPES.get(status, "invalid_request_error"), param, code or _CODES.get(status)
         )
@@ -55,10 +73,6 @@ class ApiError(NetgainError):
     @property
     def body(self) -> bytes:
         return msgspec.json.encode(ErrorBody(self.detail))
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"retry-after": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
 
 
 def to_api_error(error: Exception) -> ApiError:
@@ -71,7 +85,7 @@ def to_api_error(error: Exception) -> ApiError:
         case RequestRejected():
             return ApiError(400, str(error), param=error.parameter)
         case Overloaded():
-            return ApiError(429, str(error))
+            return ApiError(429, str(error), retry_after_s=error.retry_after_s)
         case Unavailable():
             return ApiError(503, str(error))
         case UsageError():

@@ -22,6 +22,7 @@ from netgain.serving.api.logprobs import Entry, Spelling, chat_logprobs, prompt_
 from netgain.serving.api.metrics import Metrics
 from netgain.serving.api.parsing.parts import Part
 from netgain.serving.api.prepare import Prepared
+from netgain.serving.api.quota import Admission
 from netgain.serving.api.sender import Sender
 from netgain.serving.api.served import ServedModel
 from netgain.serving.api.shapes import (
@@ -60,6 +61,7 @@ class Exchange(Response):
         metrics: Metrics,
         timeline: Timeline,
         received_s: float,
+        admission: Admission,
         prepared_since_s: float,
     ) -> None:
         super().__init__()
@@ -69,6 +71,7 @@ class Exchange(Response):
         self._metrics = metrics
         self._timeline = timeline
         self._received_s = received_s
+        self._admission = admission
         self._prepared_since_s = prepared_since_s
         self._deadline_s = None if prepared.timeout_s is None else received_s + prepared.timeout_s
         kind = "chatcmpl" if prepared.chat else "cmpl"
@@ -113,6 +116,7 @@ class Exchange(Response):
             for ticket in self._tickets:
                 ticket.abort()
             self._write_records(scope)
+            self._admission.settle(self._tokens_used())
 
     def _submit(self) -> None:
         now_s = time.monotonic()
@@ -318,6 +322,12 @@ class Exchange(Response):
                 )
             )
 
+    def _tokens_used(self) -> int:
+        """What the request is charged: nothing when the engine did not take it."""
+        if isinstance(self._refusal, RequestRejected | Overloaded) or not self._tickets:
+            return 0
+        return self._usage(tuple(self._choices.values())).total_tokens
+
     def _records_for_client(self) -> tuple[RequestRecord, ...]:
         """The records as far as they can be known before they are sent themselves, where they were asked for."""
         if not self._prepared.netgain.record:
@@ -333,6 +343,8 @@ class Exchange(Response):
             until_s=until_s,
             around=self._timeline.intervals,
             ids=ids,
+            tenant=self._admission.identity.tenant,
+            key_id=self._admission.identity.key_id,
         )
 
     def _usage(self, choices: tuple[Choice, ...], completion_tokens: int | None = None) -> Usage:

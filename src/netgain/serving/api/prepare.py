@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from netgain.errors import RequestRejected
+from netgain.serving.api.auth import ANONYMOUS, Identity
 from netgain.serving.api.chat_protocol import ChatRequest
 from netgain.serving.api.errors import ApiError
 from netgain.serving.api.parsing.parts import OutputParser
@@ -60,13 +61,26 @@ class Prepared:
     priority: int = 0
     timeout_s: float | None = None
 
+    @property
+    def most_tokens(self) -> int:
+        """The most that the request can use: every prompt once, and every answer at its longest."""
+        prompts = sum(len(job.prompt) for job in self.jobs if job.choice == 0)
+        return prompts + sum(job.sampling.max_tokens for job in self.jobs)
 
-def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettings, max_waiting: int) -> Prepared:
+
+def prepare(
+    request: GenerationRequest,
+    served: ServedModel,
+    limits: LimitSettings,
+    max_waiting: int,
+    identity: Identity = ANONYMOUS,
+) -> Prepared:
     """Check against the model and the server's limits, render and tokenise; `max_waiting` choices fit the queue.
 
     Raises ApiError or RequestRejected.
     """
     served.check_name(request.model)
+    limits = identity.within(limits)
     choices = 1 if request.n is None else request.n
     if choices > limits.max_choices:
         raise ApiError(400, f"n is {choices}, the limit of this server is {limits.max_choices}", param="n")
@@ -104,8 +118,8 @@ def prepare(request: GenerationRequest, served: ServedModel, limits: LimitSettin
         netgain=request.netgain or NetgainOptions(),
         shown=_presentation(request, prompts[0], served, grammar is not None),
         structure=structure,
-        salt=(request.cache_salt or "").encode(),
-        priority=request.priority or 0,
+        salt=identity.salt(request.cache_salt),
+        priority=identity.priority(request.priority),
         timeout_s=request.timeout_s,
     )
 

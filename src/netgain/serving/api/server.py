@@ -3,18 +3,23 @@
 import asyncio
 import contextlib
 import errno
+import logging
+import math
+import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from netgain.errors import UsageError
 from netgain.ledger.export import JsonlWriter
 from netgain.serving.api.app import build_app
+from netgain.serving.api.auth import Authenticator
+from netgain.serving.api.connection import bounded_by
+from netgain.serving.api.lifecycle import Lifecycle
 from netgain.serving.api.metrics import Metrics
 from netgain.serving.api.served import ServedModel
 from netgain.serving.api.traced import start_tracing
@@ -22,44 +27,51 @@ from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.runtime.config import ServerConfig
 
+logger = logging.getLogger("netgain.server")
+
 _SHUTDOWN_S = 3
-_KEEP_ALIVE_S = 75
+_OTHER_FILES = 256
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-async def run_server(config: ServerConfig, announce: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `announce` gets the URL once requests are taken.
+async def run_server(config: ServerConfig, announce: Callable[[str, Mapping[str, Any], int | None], None]) -> None:
+    """Serve until a signal. `announce` gets the URL, what the engine says of itself, and how many API keys are accepted
+    (None: none is asked for), once requests are taken.
 
-    Raises UsageError (port in use, model or setting that cannot work) or Unavailable (model fetch, engine start).
+    The first SIGINT or SIGTERM refuses new requests and lets running ones finish within `server.drain_timeout_s`; a second
+    one ends them. Raises UsageError (port in use, model, key file or setting that cannot work), Unavailable (model fetch,
+    engine start), or KeyboardInterrupt (a signal while the model was fetched, or a second one).
     """
+    authenticator = None if config.auth.keys_file is None else Authenticator(Path(config.auth.keys_file))
+    _allow_open_files(config.server.max_connections)
     listener = _bind(config.host, config.port, config.send_buffer_bytes)
     with contextlib.closing(listener):
         with _interruptible():  # it may fetch for minutes; nothing else runs in this process yet
             checkpoint = open_checkpoint(config.engine.model.source)
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, stop.set)
+        signals = _Signals()
+        signals.listen(authenticator)
         if config.records is not None:
             JsonlWriter(Path(config.records)).close()  # said before the engine is waited for, not after
         tracing = start_tracing(config.tracing)
         fleet = Fleet(config.engine, config.fleet)
         try:
-            if not await _unless(stop, fleet.start()):
+            if not await _unless(signals.first, fleet.start()):
                 return
             served = ServedModel(checkpoint, fleet.info, config.api)
             metrics = Metrics(served, config.records, tracing)
+            lifecycle = Lifecycle()
+            watching = None if authenticator is None else asyncio.create_task(authenticator.watch())
             try:
                 server = _Server(
                     uvicorn.Config(
-                        build_app(config, fleet, served, metrics),
-                        http=_Protocol,
+                        build_app(config, fleet, served, metrics, lifecycle, authenticator),
+                        http=bounded_by(config.server),
                         ws="none",
                         lifespan="off",
                         log_config=None,
                         access_log=False,
                         server_header=False,
-                        timeout_keep_alive=_KEEP_ALIVE_S,
+                        timeout_keep_alive=math.ceil(config.server.idle_timeout_s),
                         timeout_graceful_shutdown=_SHUTDOWN_S,
                     )
                 )
@@ -67,15 +79,49 @@ async def run_server(config: ServerConfig, announce: Callable[[str], None]) -> N
                 while not (server.started or serving.done()):
                     await asyncio.sleep(0.01)
                 if server.started:
-                    announce(_url(listener))
-                await _unless(stop, asyncio.shield(serving))
+                    announce(_url(listener), fleet.info, None if authenticator is None else authenticator.count)
+                await _unless(signals.first, asyncio.shield(serving))
+                await _drain(lifecycle, signals, config.server.drain_timeout_s)
                 await fleet.close()  # open streams end with an error event, so that their connections can close
                 server.should_exit = True
                 await serving
             finally:
+                if watching is not None:
+                    watching.cancel()
                 metrics.close()
         finally:
             await fleet.close()
+
+
+async def _drain(lifecycle: Lifecycle, signals: "_Signals", timeout_s: float) -> None:
+    """Refuse new requests and wait for those that run. Raises KeyboardInterrupt when a second signal came."""
+    lifecycle.drain()
+    if lifecycle.in_flight:
+        logger.info("shutting down: %d requests have up to %g s to finish", lifecycle.in_flight, timeout_s)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            if not await _unless(signals.second, lifecycle.idle()):
+                raise KeyboardInterrupt
+    if lifecycle.in_flight:
+        logger.warning("shutting down: %d requests did not finish in time and are ended", lifecycle.in_flight)
+
+
+class _Signals:
+    """SIGINT and SIGTERM count alike; SIGHUP reads the API keys again."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+
+    def listen(self, authenticator: Authenticator | None) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._ended)
+        if authenticator is not None:
+            loop.add_signal_handler(signal.SIGHUP, authenticator.reload)
+
+    def _ended(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
 
 
 class _Server(uvicorn.Server):
@@ -84,14 +130,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-class _Protocol(HttpToolsProtocol):
-    """Waits for the socket after every write, however short, so that time in which a client does not read is seen."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)
 
 
 @contextlib.contextmanager
@@ -145,6 +183,15 @@ def _bind(host: str, port: int, send_buffer_bytes: int | None) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port"
         ) from error
     return listener
+
+
+def _allow_open_files(connections: int) -> None:
+    """Raise this process's own limit on open files, as far as it may, to what its connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _url(listener: socket.socket) -> str:

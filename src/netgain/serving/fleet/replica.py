@@ -15,6 +15,7 @@ from typing import Any
 from netgain.errors import NetgainError, Overloaded, RequestRejected, Unavailable, UsageError
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.health import ReplicaHealth, ReplicaState
+from netgain.serving.fleet.pace import Pace
 from netgain.serving.fleet.process import ManagedProcess
 from netgain.serving.fleet.reply import Delivery, EngineLost, Loss, Receiver, Ticket
 from netgain.serving.runtime.config import EngineConfig, FleetSettings
@@ -58,6 +59,7 @@ class Replica:
         self._restarts = 0
         self._info: dict[str, Any] = {}
         self._report: Heartbeat | None = None
+        self._pace = Pace()
         self._tickets: dict[str, Ticket] = {}
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._call_ids = itertools.count()
@@ -179,8 +181,11 @@ class Replica:
                     return failure
                 finally:
                     self._life = self._report = None
+                    self._pace = Pace()
                     greeting.cancel()
-                    await process.stop(self._settings.stop_timeout_s if self._closing.is_set() else 0.0)
+                    # one that is still loading has nothing to bring to an end, and may not hear SIGTERM for seconds
+                    patient = self._closing.is_set() and life.ready
+                    await process.stop(self._settings.stop_timeout_s if patient else 0.0)
                     life.channel.close()
                     life.pulse.close()
         except Exception as error:  # whatever it is, the replica must stay supervised
@@ -252,11 +257,16 @@ class Replica:
                         ticket.tell(Delivery(output, ended_s, gap))
             case Heartbeat():
                 self._report = message
+                self._pace.note(life.heard_s, message.stats.requests_finished)
                 life.in_step_s = message.in_step_s
             case Refused(request_id, text, parameter, overloaded):
                 ticket = self._tickets.pop(request_id, None)
                 if ticket is not None:
-                    error = Overloaded(text) if overloaded else RequestRejected(text, parameter)
+                    error = (
+                        Overloaded(text, self._pace.seconds_per_request())
+                        if overloaded
+                        else RequestRejected(text, parameter)
+                    )
                     ticket.tell(Loss(request_id, error))
             case StepCostMeasured(call, cost, error):
                 answer = self._calls.get(call)

@@ -178,8 +178,41 @@ class TracingSettings(Settings):
     flush_s: float = Field(default=2.0, ge=0, le=60, description="longest wait for the collector when the server stops")
 
 
+class AuthSettings(Settings):
+    """Who may use the server."""
+
+    keys_file: str | None = Field(
+        default=None, min_length=1, description="file of API keys (`netgain keys`); by default nobody is asked for one"
+    )
+    metrics: Literal["open", "operator"] = Field(
+        default="open", description="who may read /metrics where there are keys: everybody, or operators' keys"
+    )
+
+
+class ServerSettings(Settings):
+    """How long the server waits for clients, how many it takes, and how it ends."""
+
+    drain_timeout_s: float = Field(
+        default=30.0, ge=0, description="after a signal to end, running requests have this long to finish"
+    )
+    head_timeout_s: float = Field(
+        default=20.0, gt=0, description="a connection that has not sent a request's head by then is closed"
+    )
+    body_timeout_s: float = Field(
+        default=60.0, gt=0, description="a request whose body has not come by then is refused (408)"
+    )
+    write_timeout_s: float = Field(
+        default=60.0, gt=0, description="a client that takes nothing of what it is sent for this long is disconnected"
+    )
+    idle_timeout_s: float = Field(
+        default=75.0, gt=0, description="a connection without a request is closed after this time"
+    )
+    max_head_bytes: int = Field(default=64 << 10, ge=1024, description="a larger request head is refused (431)")
+    max_connections: int = Field(default=1024, ge=1, description="one more connection gets 503 and is closed")
+
+
 class ServerConfig(Settings):
-    """A served engine: `netgain serve` prints it whole and stores it with every result."""
+    """A served engine: `netgain serve --print-config` shows it whole."""
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free one")
@@ -192,6 +225,8 @@ class ServerConfig(Settings):
         le=1 << 30,
         description="kernel buffer per connection; what it holds counts as accepted by the client",
     )
+    auth: AuthSettings = AuthSettings()
+    server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
     api: ApiSettings = ApiSettings()
     fleet: FleetSettings = FleetSettings()

@@ -93,8 +93,9 @@ class _Process:
             await self._serve()
             return 0
         except Exception as error:
-            traceback.print_exc()
             named = isinstance(error, NetgainError)
+            if not named:
+                traceback.print_exc()
             usage = isinstance(error, UsageError)
             await self._say_last(Failed(str(error) if named else f"{type(error).__name__}: {error}", usage))
             return EXIT_USAGE if usage else EXIT_CRASHED

@@ -1,0 +1,105 @@
+"""The outermost layer: stamps the arrival, lets in who may come in, and answers what nothing else did."""
+
+import logging
+import time
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from netgain.errors import NetgainError
+from netgain.serving.api.auth import ANONYMOUS, Authenticator, Identity
+from netgain.serving.api.errors import ApiError, to_api_error
+from netgain.serving.api.lifecycle import Lifecycle
+from netgain.serving.api.quota import Admission, Quotas
+
+logger = logging.getLogger("netgain.api")
+
+_RECEIVED = "netgain.received_s"
+_ADMISSION = "netgain.admission"
+_OPEN = frozenset({"/health", "/health/live", "/health/ready"})
+_METRICS = "/metrics"
+_OPERATORS = frozenset({"/netgain/step-cost"})  # it holds up everybody's requests
+
+
+def received_s(scope: Scope) -> float:
+    """When the request's head had been read (monotonic seconds of the host)."""
+    return float(scope[_RECEIVED])
+
+
+def admission(scope: Scope) -> Admission:
+    """Who asks, and the account that pays."""
+    found: Admission = scope[_ADMISSION]
+    return found
+
+
+class Doorstep:
+    """Wraps the application. `authenticator` None: everybody is the one anonymous tenant."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        lifecycle: Lifecycle,
+        quotas: Quotas,
+        authenticator: Authenticator | None,
+        *,
+        open_metrics: bool,
+    ) -> None:
+        self._app = app
+        self._lifecycle = lifecycle
+        self._quotas = quotas
+        self._authenticator = authenticator
+        self._open_metrics = open_metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope[_RECEIVED] = time.monotonic()
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            if not started and (told := scope.get(_ADMISSION)) is not None:
+                message["headers"] = [*message.get("headers", ()), *told.headers()]
+            started = True
+            await send(message)
+
+        try:
+            await self._let_in(scope, receive, watched)
+        except Exception as error:
+            answer = to_api_error(error)
+            if not isinstance(error, NetgainError):
+                logger.exception("%s %s failed", scope["method"], scope["path"])
+            elif answer.status == 401:
+                logger.warning("%s %s refused: %s", scope["method"], scope["path"], answer)
+            if not started:
+                response = Response(answer.body, answer.status, answer.headers, "application/json")
+                await response(scope, receive, send)
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path in _OPEN or (path == _METRICS and self._open_metrics):
+            await self._app(scope, receive, send)
+            return
+        with self._lifecycle.request():
+            identity = await self._identify(scope)
+            if path in _OPERATORS or path == _METRICS:
+                if not identity.operator:
+                    raise ApiError(
+                        403, f"{path} is for operators' keys (netgain keys new --operator)", code="forbidden"
+                    )
+                await self._app(scope, receive, send)
+                return
+            if scope["method"] != "POST":
+                await self._app(scope, receive, send)
+                return
+            entered = scope[_ADMISSION] = self._quotas.enter(identity)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                entered.leave()
+
+    async def _identify(self, scope: Scope) -> Identity:
+        if self._authenticator is None:
+            return ANONYMOUS
+        return await self._authenticator.identify(scope["headers"])
