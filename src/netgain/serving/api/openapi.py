@@ -43,7 +43,7 @@ _ERRORS: Mapping[int, str] = {
     504: "The request was not finished within its time limit.",
 }
 _GENERATED = tuple(_ERRORS)
-_READ = (400, 401, 403, 404, 408, 413, 500)
+_READ = (400, 401, 403, 404, 408, 413, 429, 500, 503)
 _TIMEOUT_HEADER = {
     "name": "x-request-timeout-s",
     "in": "header",
