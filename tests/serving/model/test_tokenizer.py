@@ -13,7 +13,9 @@ from transformers import AutoTokenizer
 
 from netgain.errors import UsageError
 from netgain.serving.model.checkpoint import Checkpoint
-from netgain.serving.model.tokenizer import Detokenizer, Tokenizer, guard_for, tokenizer_from_file, tokenizer_from_gguf
+from netgain.serving.model.tokenizer import Detokenizer, Tokenizer, guard_for
+from netgain.serving.model.vocabulary.folder import tokenizer_from_file
+from netgain.serving.model.vocabulary.gguf import tokenizer_from_gguf
 
 GUARD = "\ufdd0"
 TEXT = """def f(x):\n\treturn {"a": [1, 22, 333, 4444.5], 'b': x**2}  # 2026-11-29\r\n

@@ -13,7 +13,9 @@ from netgain.serving.model.config import ModelConfig, config_from_gguf, config_f
 from netgain.serving.model.fetch import MODEL_FILE, Report, default_model_path, fetch_default_model
 from netgain.serving.model.gguf import GgufFile
 from netgain.serving.model.template import ChatTemplate
-from netgain.serving.model.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf
+from netgain.serving.model.tokenizer import Tokenizer
+from netgain.serving.model.vocabulary.folder import tokenizer_from_folder
+from netgain.serving.model.vocabulary.gguf import tokenizer_from_gguf
 
 DEFAULT = "default"
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
@@ -81,7 +83,7 @@ def _from_hub(name: str) -> Path:
             f"{name!r} is no local path, and huggingface_hub is not installed to fetch it; {manual}"
         ) from error
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.jinja", "*.safetensors"]))
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.jinja", "*.safetensors", "tokenizer.model"]))
     except Exception as error:  # the library's own errors, and those of the HTTP client below it
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise Unavailable(
@@ -107,7 +109,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     if not (folder / "config.json").is_file():
         raise UsageError(f"{folder} holds no config.json, so it is no Hugging Face model folder")
     config = config_from_huggingface(folder)
-    tokenizer = tokenizer_from_file(folder / "tokenizer.json")
+    tokenizer = tokenizer_from_folder(folder)
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     eos_token, bos_token = _token(settings.get("eos_token")), _token(settings.get("bos_token"))
     source = _template_source(folder, settings)

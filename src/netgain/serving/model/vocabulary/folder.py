@@ -1,0 +1,77 @@
+"""The tokenizer of a Hugging Face folder: tokenizer.json, else SentencePiece's tokenizer.model; with the tokens that
+tokenizer_config.json or added_tokens.json put on top."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from netgain.errors import UsageError
+from netgain.serving.model.tokenizer import Tokenizer
+from netgain.serving.model.vocabulary.model_file import read_model_file
+from netgain.serving.model.vocabulary.sentencepiece import added_token, spec_of
+
+_OTHERS = ("tekken.json", "vocab.json", "vocab.txt", "spiece.model", "spm.model", "qwen.tiktoken")
+
+
+def tokenizer_from_folder(folder: Path) -> Tokenizer:
+    """Raises UsageError when there is no tokenizer, or one that is broken or not supported."""
+    settings = _read(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    if (folder / "tokenizer.json").is_file():
+        path = folder / "tokenizer.json"
+        spec = _read(path)
+    elif (folder / "tokenizer.model").is_file():
+        path = folder / "tokenizer.model"
+        pieces = read_model_file(
+            path,
+            add_start=settings.get("add_bos_token", True) is not False,
+            every_text=settings.get("legacy", True) is not False,
+        )
+        spec = spec_of(pieces, str(path))
+    else:
+        other = next((name for name in _OTHERS if (folder / name).is_file()), None)
+        found = "" if other is None else f" (it has {other}, which is not supported)"
+        raise UsageError(
+            f"{folder} holds no tokenizer.json or tokenizer.model{found}; "
+            "save the tokenizer with transformers' save_pretrained"
+        )
+    return Tokenizer(_with_added(folder, spec, settings), str(path))
+
+
+def tokenizer_from_file(path: Path) -> Tokenizer:
+    """From a tokenizer.json; raises UsageError when it is missing or broken."""
+    return Tokenizer(_read(path), str(path))
+
+
+def _with_added(folder: Path, spec: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec with the tokens that only the files beside it name, by ascending id, as transformers adds them."""
+    added = spec.get("added_tokens")
+    known = {token.get("content") for token in added if isinstance(token, dict)} if isinstance(added, list) else set()
+    more: dict[int, dict[str, Any]] = {}
+    file = folder / "added_tokens.json"
+    for content, number in (_read(file) if file.is_file() else {}).items():
+        if isinstance(number, int) and content not in known:
+            more[number] = added_token(number, content, special=False)
+    decoder = settings.get("added_tokens_decoder")
+    for key, token in decoder.items() if isinstance(decoder, dict) else ():
+        content = token.get("content") if isinstance(token, dict) else None
+        if isinstance(content, str) and content and key.isdecimal() and content not in known:
+            stripped = (token.get("lstrip") is True, token.get("rstrip") is True)
+            more[int(key)] = added_token(int(key), content, token.get("special") is True, *stripped)
+    if not more:
+        return spec
+    return {**spec, "added_tokens": [*(added or []), *(more[number] for number in sorted(more))]}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        spec = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(spec, dict):
+        raise UsageError(f"{path} holds no tokenizer, expected a JSON object")
+    return spec
