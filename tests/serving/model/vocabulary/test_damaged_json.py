@@ -1,7 +1,9 @@
 """A damaged tokenizer.json is refused with one clear error, whatever the library below makes of it."""
 
+import contextlib
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +68,14 @@ def try_out(spec: Any) -> None:
     try:
         tokenizer = Tokenizer(spec, "damaged")
     except UsageError as error:
-        assert str(error).startswith("damaged: ")
+        reason = str(error)
+    else:
+        use(tokenizer)
         return
+    assert reason.startswith("damaged: ")
+
+
+def use(tokenizer: Tokenizer) -> None:
     for text in ("", "ab 12", "가<s>"):
         try:
             ids = tokenizer.encode(text, start=True)
@@ -91,6 +99,17 @@ def test_several_wrong_values_are_no_crash(changes: list[tuple[tuple[Any, ...], 
     try_out(spec)
 
 
+def refusal(action: Callable[[], object]) -> str | None:
+    """Why it was refused; None when it was not."""
+    try:
+        action()
+    except RequestRejected:
+        raise
+    except UsageError as error:
+        return str(error)
+    return None
+
+
 def damaged(spec: Any, place: tuple[Any, ...], junk: object) -> Any:
     spec = inner = copy.deepcopy(spec)
     for key in place[:-1]:
@@ -111,12 +130,8 @@ def test_a_cut_or_changed_file_is_no_crash(tmp_path_factory: pytest.TempPathFact
     end = data.draw(st.just(len(raw)) | st.integers(0, len(raw)))
     path = tmp_path_factory.mktemp("cut") / "tokenizer.json"
     path.write_bytes(raw[:end])
-    try:
-        tokenizer_from_file(path).encode("ab")
-    except RequestRejected:
-        pass
-    except UsageError as error:
-        assert "tokenizer.json" in str(error)
+    with contextlib.suppress(RequestRejected):
+        assert "tokenizer.json" in (refusal(lambda: tokenizer_from_file(path).encode("ab")) or "tokenizer.json")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +165,6 @@ def test_ids_beyond_the_tokens_count_into_the_size() -> None:
 def test_settings_beside_it_may_be_damaged_too(tmp_path: Path, settings: str) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(SPEC))
     (tmp_path / "tokenizer_config.json").write_text(settings)
-    try:
-        assert tokenizer_from_folder(tmp_path).vocab_size == len(LETTERS)
-    except UsageError as error:
-        assert "tokenizer_config.json" in str(error)
+    size: list[int] = []
+    said = refusal(lambda: size.append(tokenizer_from_folder(tmp_path).vocab_size))
+    assert size == [len(LETTERS)] if said is None else "tokenizer_config.json" in said
