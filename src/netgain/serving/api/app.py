@@ -22,6 +22,7 @@ from netgain.ledger.timeline import Timeline
 from netgain.serving.api.auth import Authenticator, Identity
 from netgain.serving.api.body import Body, read_body
 from netgain.serving.api.chat_protocol import ChatRequest
+from netgain.serving.api.deadline import timeout_of
 from netgain.serving.api.doorstep import Doorstep, admission, received_s
 from netgain.serving.api.errors import ApiError, to_api_error
 from netgain.serving.api.exchange import Exchange
@@ -79,6 +80,7 @@ def build_app(
             received_s=received_s(request.scope),
             admission=admitted,
             prepared_since_s=body.complete_s,
+            timeout_s=timeout_of(prepared.timeout_s, request.headers),
         )
 
     @app.post("/v1/chat/completions")

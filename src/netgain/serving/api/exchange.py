@@ -63,6 +63,7 @@ class Exchange(Response):
         received_s: float,
         admission: Admission,
         prepared_since_s: float,
+        timeout_s: float | None,
     ) -> None:
         super().__init__()
         self._prepared = prepared
@@ -73,7 +74,7 @@ class Exchange(Response):
         self._received_s = received_s
         self._admission = admission
         self._prepared_since_s = prepared_since_s
-        self._deadline_s = None if prepared.timeout_s is None else received_s + prepared.timeout_s
+        self._timeout_s = timeout_s
         kind = "chatcmpl" if prepared.chat else "cmpl"
         self._form = Form(
             id=f"{kind}-{uuid.uuid4().hex}",
@@ -131,7 +132,7 @@ class Exchange(Response):
                 speculate=self._prepared.netgain.speculate,
                 received_s=now_s,
                 priority=self._prepared.priority,
-                deadline_s=self._deadline_s,
+                deadline_s=None if self._timeout_s is None else self._received_s + self._timeout_s,
             )
             self._tickets.append(self._fleet.submit(request, self._events.put_nowait))
 
@@ -362,7 +363,7 @@ class Exchange(Response):
         )
 
     def _too_late(self, choice: Choice) -> str:
-        return f"the request was not finished within its {self._prepared.timeout_s:g} s: {len(choice.tokens)} tokens were made"
+        return f"the request was not finished within its {self._timeout_s:g} s: {len(choice.tokens)} tokens were made"
 
     def _in_the_clients_words(self, error: NetgainError) -> NetgainError:
         """A grammar came from the field that asked for it."""
