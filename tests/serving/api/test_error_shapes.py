@@ -96,6 +96,7 @@ CASES = [
     (CHAT, body(messages=USER, model="gpt-9"), 404, "gpt-9"),
     (TEXT, body(prompt="s" * 70_000), 413, "65536"),
     ("/v1/chat", b"{}", 404, "Not Found"),
+    ("/v1/responses", b"{}", 404, "use /v1/chat/completions"),
     ("/v1/models/gpt-9", None, 404, "gpt-9"),
     ("/netgain/step-cost?budget_s=soon", None, 400, "budget_s"),
     ("/netgain/step-cost?budget_s=1000", None, 400, "budget_s"),
@@ -117,6 +118,7 @@ def test_bad_requests_are_answered_in_openais_shape(server, path, data, status, 
 def test_a_wrong_method_is_answered_in_openais_shape(server):
     answer = server.send(CHAT, method="GET")
     assert answer.status == 405
+    assert answer.headers["allow"] == "POST"
     assert answer.json["error"]["type"] == "invalid_request_error"
 
 

@@ -42,6 +42,12 @@ logger = logging.getLogger("netgain.api")
 _LARGE_BODY_BYTES = 32 << 10  # longer texts are tokenised beside the event loop
 _STEP_COST_BUDGET_S = 3.0
 _STEP_COST_BATCH = 16
+_ALL_PATHS = "see /openapi.json for what this server offers"
+_INSTEAD = {
+    "/v1/responses": "the Responses API is not offered, use /v1/chat/completions",
+    "/v1/embeddings": "this server generates text and has no embeddings",
+    "/v1/messages": "Anthropic's API is not offered, use /v1/chat/completions",
+}
 
 
 def build_app(
@@ -170,10 +176,10 @@ def build_app(
 
     async def explain(request: Request, error: Exception) -> Response:
         """Any failure before an answer began."""
-        answer = _explain(error)
+        answer = _explain(error, request.url.path)
         if answer.status >= 500:
             logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=_unexpected(error))
-        elif answer.status == 400:
+        elif answer.status not in (401, 429):  # those are for whoever reads the metrics, not for a line each
             logger.warning("%s %s refused: %s", request.method, request.url.path, answer)
         return _json({"error": answer.detail}, answer)
 
@@ -190,11 +196,11 @@ def _prepare(
     return prepare(request, served, config.limits, config.engine.scheduler.max_waiting, identity)
 
 
-def _explain(error: Exception) -> ApiError:
+def _explain(error: Exception, path: str) -> ApiError:
     match error:
         case HTTPException():
-            hint = "see /openapi.json for what this server offers" if error.status_code == 404 else str(error.detail)
-            return ApiError(error.status_code, f"{error.detail}: {hint}" if error.status_code == 404 else hint)
+            hint = f": {_INSTEAD.get(path, _ALL_PATHS)}" if error.status_code == 404 else ""
+            return ApiError(error.status_code, f"{error.detail}{hint}", headers=error.headers)
         case RequestValidationError():
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"][1:])

@@ -271,7 +271,7 @@ class Exchange(Response):
             if choice.finish_reason == "error":
                 raise ApiError(500, f"generation failed: {choice.error}")
             if choice.finish_reason == "deadline":
-                raise ApiError(504, self._too_late(choice), code="deadline_exceeded")
+                raise self._too_late(choice)
             if choice.ended and not ended_before:
                 choice.finished_s = time.monotonic()
                 if not choice.closed:  # a stop string: the engine does not know yet
@@ -362,8 +362,13 @@ class Exchange(Response):
             sum(thoughts) if len(thoughts) == len(choices) else None,
         )
 
-    def _too_late(self, choice: Choice) -> str:
-        return f"the request was not finished within its {self._timeout_s:g} s: {len(choice.tokens)} tokens were made"
+    def _too_late(self, choice: Choice) -> ApiError:
+        return ApiError(
+            504,
+            f"the request was not finished within its {self._timeout_s:g} s: {len(choice.tokens)} tokens were made",
+            code="deadline_exceeded",
+            headers={"x-should-retry": "false"},  # OpenAI's clients would try again, and again run out of time
+        )
 
     def _in_the_clients_words(self, error: NetgainError) -> NetgainError:
         """A grammar came from the field that asked for it."""
