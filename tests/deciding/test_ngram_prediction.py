@@ -68,6 +68,13 @@ def test_the_mean_prediction_is_total_over_total(make_record):
     assert prediction.speedup_mean == pytest.approx(whole / (whole - prediction.net_s))
 
 
+def test_drafting_is_not_judged_on_synthetic_text(make_record):
+    """What copies on made-up prompts says nothing about what the recorded ones would have copied."""
+    (only,) = rank(CATALOGUE, facts(make_record, [COPY] * 4, synthetic_text=True))
+    assert only.prediction is None
+    assert "cannot be judged on synthetic text" in only.cannot_apply
+
+
 def test_text_that_never_repeats_gains_nothing(make_record):
     prediction = NgramSpeculation().predict(facts(make_record, [FRESH] * 3))
     assert prediction.off_is_better

@@ -18,7 +18,10 @@ from netgain.deciding.report.write import write_report
 def decide(
     model: Annotated[str, typer.Option(help="'default', a folder, a .gguf file or a Hugging Face id.")] = "default",
     workload: Annotated[
-        str, typer.Option(help="edit, chat, shared-prefix, or the path of a JSONL file with your own prompts.")
+        str,
+        typer.Option(
+            help="edit, chat, shared-prefix, or the path of a file: JSONL with your own prompts, or a recording."
+        ),
     ] = "edit",
     concurrency: Annotated[int, typer.Option(help="Requests in flight.")] = 1,
     quick: Annotated[

@@ -31,6 +31,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "serve": Command("netgain.cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
     "keys": Command("netgain.cli.keys:app", "Make, list or revoke API keys of a server."),
+    "record": Command(
+        "netgain.cli.record:app", "Record the traffic of any OpenAI-compatible server, or import its logs."
+    ),
     "model": Command("netgain.cli.model:app", "Fetch, inspect or convert a model."),
 }
 

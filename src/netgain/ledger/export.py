@@ -1,6 +1,5 @@
 """Request records as flat rows with one stable schema, and as JSON lines that survive a crash in the middle of a write."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.ledger.lines import LineWriter
 from netgain.ledger.records import RequestRecord
 from netgain.ledger.stage import Stage
 
@@ -77,33 +77,20 @@ def from_row(row: Mapping[str, Any]) -> RequestRecord:
 
 
 class JsonlWriter:
-    """Appends request records to a file, one line and one write call each, so that a killed process loses at most the line
-    it was writing. For one writing process; a later one starts on a fresh line even after a crash."""
+    """Appends request records to a file, one line each. For one writing process."""
 
     def __init__(self, path: Path) -> None:
         """Raises UsageError when the file cannot be opened for appending."""
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise UsageError(f"cannot append request records to {path}: {error.strerror}. Name another file") from error
-        self._torn = _ends_inside_a_line(self._file)
+        self._lines = LineWriter(path, "request records")
         self._encoder = msgspec.json.Encoder()
 
     def write(self, record: RequestRecord) -> None:
         """Append one record. Raises OSError (a full disk); the next write then starts on a fresh line."""
-        line = self._encoder.encode(to_row(record)) + b"\n"
-        if self._torn:
-            line = b"\n" + line
-        self._torn = True
-        if os.write(self._file, line) != len(line):
-            raise OSError(f"only a part of a request record could be written ({record.request_id})")
-        self._torn = False
+        self._lines.write(self._encoder.encode(to_row(record)))
 
     def close(self) -> None:
         """May be called twice."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._lines.close()
 
 
 class JsonlContent(msgspec.Struct, frozen=True):
@@ -136,12 +123,3 @@ def _stages(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The stages that occur, by name; all of them with None when the row knows none."""
     columns = {stage.value: row.get(f"{prefix}{stage.value}_s") for stage in Stage}
     return {name: seconds for name, seconds in columns.items() if seconds != 0.0}
-
-
-def _ends_inside_a_line(file: int) -> bool:
-    """Whether a regular file has a last line without its end."""
-    try:
-        size = os.lseek(file, 0, os.SEEK_END)
-        return size > 0 and os.pread(file, 1, size - 1) != b"\n"
-    except OSError:
-        return False  # a pipe or a device has no end to look at

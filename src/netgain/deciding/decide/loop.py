@@ -33,9 +33,9 @@ from netgain.errors import Unavailable
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ErrorKind
 from netgain.measuring.client.run import Progress, Run, run
+from netgain.measuring.record.as_workload import load_traffic
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item, Workload
-from netgain.measuring.workload.load import load_workload
 from netgain.measuring.workload.slo import SLO, parse_slo
 
 ENGINE = "netgain"
@@ -67,7 +67,7 @@ async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
 async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
     """As `decide`, within a running event loop."""
     began_s = time.monotonic()
-    workload = load_workload(settings.workload)
+    workload = load_traffic(settings.workload)
     slo = None if settings.slo is None else parse_slo(settings.slo)
     only = None if settings.technique is None else technique(settings.technique)
     items = prepare_items(workload, settings)
@@ -99,6 +99,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             concurrency=settings.concurrency,
             decomposition=parts,
             records=tuple(record for record in recorded.records if record.ok and record.item_id in tried),
+            synthetic_text=workload.synthetic,
             step_cost=cost,
             step_cost_missing=missing,
         )
@@ -133,7 +134,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             deploy_note=None,
             server_client_gap_s=server_client_gap_s(recorded.records),
             looped_baseline=looped_share(recorded.records),
-            cannot_show=cannot_show(settings, items, tried),
+            cannot_show=(*workload.notes, *cannot_show(settings, items, tried)),
         )
         outcome = base
         if best is not None:

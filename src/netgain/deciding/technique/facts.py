@@ -10,6 +10,7 @@ from netgain.measuring.client.record import ClientRecord
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """One measured baseline. `records` are its successful requests with the server's account of them.
 
+    `synthetic_text`: the prompts are made up, so what a text says (and its answer) may not be judged.
     `step_cost` is the engine's measured cost of a step by what it holds; None with the reason in `step_cost_missing`.
     """
 
@@ -20,5 +21,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     decomposition: Decomposition
     records: tuple[ClientRecord, ...]
+    synthetic_text: bool = False
     step_cost: StepCost | None = None
     step_cost_missing: str | None = None

@@ -42,6 +42,11 @@ class NgramSpeculation:
     )
 
     def cannot_apply(self, facts: Facts) -> str | None:
+        if facts.synthetic_text:
+            return (
+                "it cannot be judged on synthetic text: what is copied depends on what the texts say, and this workload "
+                "has only their lengths and shared beginnings (record with --with-text to judge it)"
+            )
         if not any(_replayable(record) for record in facts.records):
             return (
                 "no recorded request shows its token ids and at least two output tokens, so there is nothing to replay"

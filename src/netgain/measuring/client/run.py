@@ -17,7 +17,7 @@ from netgain.measuring.client.meter import ClientLoad, Meter
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ClientRecord, ErrorKind
 from netgain.measuring.client.send import send, trace_connecting
-from netgain.measuring.workload.arrivals import Arrivals, Closed, Constant, Poisson, most_at_once
+from netgain.measuring.workload.arrivals import Arrivals, Closed, Constant, Poisson, Recorded, most_at_once
 from netgain.measuring.workload.item import Item
 
 _LEAD_S = 0.02  # between preparation and the first scheduled send
@@ -126,7 +126,7 @@ class _Sender:
                         waiting = iter(range(len(self._prepared)))
                         for _ in range(min(concurrency, len(self._prepared))):
                             group.create_task(self._one_after_another(waiting))
-                    case Poisson() | Constant():
+                    case Poisson() | Constant() | Recorded():
                         for place, offset_s in enumerate(self._arrivals.offsets_s(len(self._prepared))):
                             due_s = start_s + offset_s
                             if self._ends_s is not None and due_s >= self._ends_s:

@@ -3,6 +3,7 @@
 import math
 import random
 from bisect import bisect_right
+from itertools import pairwise
 
 import msgspec
 
@@ -41,6 +42,25 @@ class Constant(msgspec.Struct, frozen=True, tag="constant"):
         return tuple(place / self.rate_per_s for place in range(count))
 
 
+class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
+    """Open loop at the times of a recording, `speed` times as fast. `at_s` are seconds after the first, not falling."""
+
+    at_s: tuple[float, ...]
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.speed > 0.0 and math.isfinite(self.speed)):
+            raise UsageError(f"the speed of a recording is {self.speed}; it must be a positive number")
+        if any(after < before for before, after in pairwise((0.0, *self.at_s))):
+            raise UsageError("recorded arrivals must not fall, and count from 0")
+
+    def offsets_s(self, count: int) -> tuple[float, ...]:
+        """Seconds after the start at which each of `count` requests is due. Raises UsageError beyond the recording."""
+        if count > len(self.at_s):
+            raise UsageError(f"{count} requests are to be sent, but the recording has arrivals for {len(self.at_s)}")
+        return tuple(at / self.speed for at in self.at_s[:count])
+
+
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
     """Closed loop: `concurrency` requests in flight; each one that ends lets the next begin."""
 
@@ -51,7 +71,7 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
 
 
-Arrivals = Poisson | Constant | Closed
+Arrivals = Poisson | Constant | Recorded | Closed
 
 
 def parse_arrivals(text: str, seed: int = 0) -> Arrivals:
@@ -79,6 +99,8 @@ def describe(arrivals: Arrivals) -> str:
             return f"open loop, Poisson {rate:g} requests/s, seed {seed}"
         case Constant(rate):
             return f"open loop, constant {rate:g} requests/s"
+        case Recorded(at_s, speed):
+            return f"open loop, {len(at_s)} recorded arrivals at {speed:g} times their speed"
         case Closed(concurrency):
             return f"closed loop, {concurrency} in flight"
 

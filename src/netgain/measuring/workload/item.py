@@ -62,10 +62,16 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """Named items in a fixed order. Ids are unique, so that two arms can be paired by prompt."""
+    """Named items in a fixed order. Ids are unique, so that two arms can be paired by prompt.
+
+    `synthetic`: the texts are made up, only lengths and shared beginnings are real, so nothing that depends on what a text
+    says may be concluded. `notes` are for whoever reads a result.
+    """
 
     name: str
     items: tuple[Item, ...]
+    synthetic: bool = False
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.items:
@@ -104,4 +110,4 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
             ranked.append((turn[item.category], order[item.category], place))
             turn[item.category] += 1
         chosen = sorted(place for _, _, place in sorted(ranked)[:count])
-        return Workload(name=self.name, items=tuple(self.items[place] for place in chosen))
+        return msgspec.structs.replace(self, items=tuple(self.items[place] for place in chosen))
