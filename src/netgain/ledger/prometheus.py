@@ -10,7 +10,7 @@ from netgain.ledger.records import HandoffKind, RequestRecord
 from netgain.ledger.stage import Stage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-FINISH_REASONS = ("stop", "length", "abort", "error")
+FINISH_REASONS = ("stop", "length", "abort", "deadline", "error")
 POSITIONS = 16  # drafts beyond this position are counted together, under "more"
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
@@ -26,6 +26,10 @@ GAUGES: Mapping[str, tuple[str, str]] = {
         "KV blocks that can be taken now (cached ones that nobody uses included).",
     ),
     "total_blocks": ("netgain_kv_blocks", "KV blocks of the device pool."),
+    "http_tasks": (
+        "netgain_http_tasks",
+        "Tasks of the HTTP process's event loop: one or two per request, few without.",
+    ),
 }
 COUNTERS: Mapping[str, tuple[str, str]] = {
     "steps": ("netgain_steps", "Turns of the step loop."),

@@ -28,7 +28,8 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._head_bytes: int | None = 0  # of the head that is being read; None: none is
+        self._head_bytes: int | None = 0  # come since the head began that is being read; None: none is
+        self._header_bytes = 0  # of its URL and fields
         self._request_complete = True
         self._cycles: list[RequestResponseCycle] = []
         if len(self.connections) > self.settings.max_connections:
@@ -65,10 +66,21 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._request_complete = False
         self._head_bytes = self._head_bytes or 0
+        self._header_bytes = 0
         self._start("head", self.settings.head_timeout_s, self._close)
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        self._header_bytes += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if self._header_bytes > self.settings.max_head_bytes:
+            raise _HeadTooLarge  # the parser stops, and send_400_response says why
         self._head_bytes = None
         self._stop("head")
         super().on_headers_complete()
@@ -103,8 +115,10 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP; said in the same shape as every other failure."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        """What is no HTTP, or too much of it; said in the same shape as every other failure."""
+        if self._header_bytes > self.settings.max_head_bytes:
+            self._refuse_head()
+        elif self.cycle is not None and not self.cycle.response_complete:
             self._abort("it sent what is no HTTP in the middle of an answer")
         else:
             self._refuse(ApiError(400, "this is no HTTP/1.1 request", code="invalid_http"))
@@ -148,6 +162,10 @@ class Connection(HttpToolsProtocol):
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
+
+
+class _HeadTooLarge(Exception):
+    """Ends the parsing of a request."""
 
 
 def bounded_by(settings: ServerSettings) -> type[Connection]:

@@ -1,5 +1,6 @@
 """What /metrics shows: the API process's own records, and each engine's last report, joined in one exporter."""
 
+import asyncio
 import importlib.metadata
 from pathlib import Path
 
@@ -40,7 +41,8 @@ class Metrics:
                 self.exporter.engine(report, replica=replica.name, epoch=f"{replica.restarts}/{replica.pid}")
         own = self.collector.counters()
         traces = {} if self.tracing is None else self.tracing.counters()
-        self.exporter.engine({**{name: own[name] for name in _LEDGER_FAULTS}, **traces}, replica="api")
+        faults = {name: own[name] for name in _LEDGER_FAULTS}
+        self.exporter.engine({**faults, **traces, "http_tasks": len(asyncio.all_tasks())}, replica="api")
         return self.exporter.render()
 
     def close(self) -> None:
