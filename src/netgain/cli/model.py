@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from netgain.serving.model.checkpoint import Checkpoint
+    from netgain.serving.model.config import ModelConfig
     from netgain.serving.model.weights import WeightSource
 
 app = typer.Typer(no_args_is_help=True, help="Fetch, inspect and convert models.")
@@ -42,7 +43,7 @@ def inspect(source: Annotated[str, _SOURCE] = "default") -> None:
     from netgain.serving.model.weights import check_names
 
     weights = weight_source(checkpoint)
-    notes = check_names(weights, checkpoint.config)
+    notes = checkpoint.config.notes + check_names(weights, checkpoint.config)
     facts = [*_facts(checkpoint, weights), *(("note", note) for note in notes)]
     width = max(len(label) for label, _ in facts)
     for label, value in facts:
@@ -53,7 +54,7 @@ def inspect(source: Annotated[str, _SOURCE] = "default") -> None:
 def convert(
     source: Annotated[str, _SOURCE],
     target: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
-    dtype: Annotated[str, typer.Option(help="bf16 or fp32.")] = "bf16",
+    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
 ) -> None:
     """Write a model as a Hugging Face folder for other engines."""
     from netgain.serving.model.checkpoint import open_checkpoint
@@ -69,27 +70,40 @@ def _tell(line: str) -> None:
 
 def _facts(checkpoint: Checkpoint, weights: WeightSource) -> list[tuple[str, str]]:
     from netgain.serving.model.digest import files_digest
-    from netgain.serving.model.weights import matrix_bytes, stored_types
+    from netgain.serving.model.weights import DTYPES, computed_type, expected_shapes, matrix_bytes, stored_types
 
     config = checkpoint.config
     values = config.kv_values_per_token
+    matrices = {weights.kind(name) for name, shape in expected_shapes(config).items() if len(shape) == 2}
     return [
         ("model", checkpoint.name),
         ("path", str(checkpoint.path)),
-        ("architecture", config.architecture),
+        ("family", config.architecture),
         ("shape", f"{config.layers} layers, hidden {config.hidden}, feed-forward {config.ffn}"),
         ("heads", f"{config.heads} query, {config.kv_heads} key/value, size {config.head_dim}"),
-        ("context", f"{config.context} tokens, RoPE base {config.rope_theta:g}"),
+        ("attention", _attention(config)),
+        ("context", f"{config.context} tokens"),
+        ("RoPE", str(config.rope)),
         ("vocabulary", f"{config.vocab} tokens, head {'tied to the embedding' if config.tied else 'of its own'}"),
         ("parameters", f"{config.parameters:,}"),
         ("tensor types", ", ".join(f"{kind} x {count}" for kind, count in stored_types(weights).items())),
-        *(
-            (f"weights, {dtype}", f"{matrix_bytes(weights, config, dtype) / 1e6:.1f} MB")
-            for dtype in ("auto", "bf16", "fp32")
-        ),
+        ("computed as", "+".join(sorted({computed_type(kind, "auto") for kind in matrices}))),
+        *((f"weights, {dtype}", f"{matrix_bytes(weights, config, dtype) / 1e6:.1f} MB") for dtype in DTYPES),
         ("KV per token", f"{2 * values:,} bytes in bf16, {4 * values:,} in fp32"),
         ("start and end tokens", f"{config.bos if config.bos is not None else 'none'}, {list(checkpoint.eos)}"),
         ("chat template", "present" if checkpoint.template else "absent"),
         ("weights digest", files_digest(weights.files)),
         ("tokenizer digest", checkpoint.tokenizer.digest),
     ]
+
+
+def _attention(config: ModelConfig) -> str:
+    """Window, biases and head norms in words."""
+    sizes = [window for window in config.windows if window is not None]
+    if not sizes:
+        text = "all positions before"
+    else:
+        which = "all" if len(sizes) == config.layers else f"{len(sizes)} of {config.layers}"
+        text = f"window of {max(sizes)} positions in {which} layers"
+    biased = [name for name in ("qkv", "output", "mlp") if getattr(config, f"{name}_bias")]
+    return text + (f", bias on {' and '.join(biased)}" if biased else "") + (", heads normalised" * config.qk_norm)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from netgain.errors import UsageError
 from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.model.gguf import GgufFile
+from netgain.serving.model.gguf_types import TENSOR_TYPES, UNSUPPORTED, dequantise, q4_0_as_q4_1
+from tests.serving.model.conftest import random_blocks
 
-KINDS = ["F32", "F16", "BF16", "Q4_1", "Q8_0"]
+KINDS = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
 
 
 def write(path: Path, kind: str = "F32", alignment: int | None = None) -> dict[str, np.ndarray[Any, Any]]:
@@ -36,9 +38,9 @@ def write(path: Path, kind: str = "F32", alignment: int | None = None) -> dict[s
     writer.add_string("text", "한국어")
     writer.add_array("numbers", [1, 2, 3])
     writer.add_array("texts", ["a", "", "é"])
-    values = np.random.default_rng(0).standard_normal((6, 64), dtype=np.float32)
+    values = np.random.default_rng(0).standard_normal((6, 512), dtype=np.float32)
     stored = gguf.GGMLQuantizationType[kind]
-    matrix = gguf.quants.quantize(values, stored)
+    matrix = random_blocks(kind, 6, 512) if kind.endswith("_K") else gguf.quants.quantize(values, stored)
     writer.add_tensor("matrix", matrix, raw_dtype=stored)
     writer.add_tensor("vector", values[0])
     writer.write_header_to_file()
@@ -79,11 +81,32 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", "Q8_0")
     whole = (tmp_path / "m.gguf").read_bytes()
     cut = tmp_path / "cut.gguf"
-    data = len(whole) - 64 * 4  # the last tensor; what follows it is padding
+    data = len(whole) - 512 * 4  # the last tensor; what follows it is padding
     for size in [*range(0, 1024, 7), *range(1024, data, 191)]:
         cut.write_bytes(whole[:size])
         with pytest.raises(UsageError, match=r"cut\.gguf"):
             GgufFile(cut)
+
+
+def test_q4_0_is_the_same_numbers_in_q4_1_blocks() -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (40, 3 * 18), dtype=np.uint8)
+    scales = np.array(
+        [*range(0, 0x7000, 257), 0x0001, 0x03FF, 0x8001, 0x6FFF, 0xEFFF], np.uint16
+    )  # tiny ones, largest ones
+    blocks = rows.reshape(-1, 18)
+    blocks[:, :2] = np.resize(scales, len(blocks)).view(np.uint8).reshape(-1, 2)
+    same = q4_0_as_q4_1(rows)
+    assert np.array_equal(dequantise(same, "Q4_1"), dequantise(rows, "Q4_0"))
+    blocks[7, :2] = np.frombuffer(np.float16(8192).tobytes(), np.uint8)
+    with pytest.raises(UsageError, match="scale beyond 8188"):
+        q4_0_as_q4_1(rows)
+
+
+def test_every_type_of_the_format_is_supported_or_known_by_name() -> None:
+    known = {**{number: entry.name for number, entry in TENSOR_TYPES.items()}, **UNSUPPORTED}
+    assert {kind.value: kind.name for kind in gguf.GGMLQuantizationType}.items() <= known.items()
+    for number, entry in TENSOR_TYPES.items():
+        assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(number)] == (entry.block, entry.block_bytes)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -128,12 +151,12 @@ def test_announced_lengths_beyond_the_file_are_refused(tmp_path: Path, content: 
 
 def test_a_tensor_type_that_is_not_supported_is_refused_by_its_tensor(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
-    writer.add_tensor("blk.0.odd", np.zeros((1, 144), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+    writer.add_tensor("blk.0.odd", np.zeros((1, 84), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q2_K)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(UsageError, match=r"blk\.0\.odd has GGUF type 12; supported: F32, F16, Q4_1, Q8_0, BF16"):
+    with pytest.raises(UsageError, match=r"blk\.0\.odd has GGUF type Q2_K; supported: F32, F16, BF16, Q8_0, Q4_0"):
         GgufFile(tmp_path / "m.gguf")
 
 

@@ -1,20 +1,25 @@
 """Checkpoints that are incomplete, doubled or ambiguous: loaded as they mean it, or refused by name."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from netgain.errors import UsageError
 from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.model.digest import files_digest
+from netgain.serving.model.huggingface_config import config_from_huggingface
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.load import load_model, weight_source
-from netgain.serving.model.weights import expected_shapes, matrix_bytes, stored_types
+from netgain.serving.model.weights import computed_type, expected_shapes, matrix_bytes, stored_types
+from tests.serving.model.conftest import byte_tokenizer
 
 TOKENS = [1, 5, 256, 40, 257, 9]
 
@@ -44,6 +49,7 @@ def load(folder: Path) -> Any:
 def test_shards_give_the_same_model_and_stray_files_are_ignored(
     tiny: Callable[..., Any], run: Callable[..., torch.Tensor]
 ) -> None:
+    """sgl-project/sglang#32279, sgl-project/sglang#35107."""
     model = tiny()
     whole = run(load(model.folder), TOKENS)
     stray = {name: value + 1 for name, value in load_file(model.folder / "model.safetensors").items()}
@@ -53,6 +59,7 @@ def test_shards_give_the_same_model_and_stray_files_are_ignored(
 
 
 def test_a_missing_shard_is_named(tiny: Callable[..., Any]) -> None:
+    """sgl-project/sglang#32279, sgl-project/sglang#35107."""
     folder = tiny().folder
     names = split(folder)
     (folder / names[1]).unlink()
@@ -62,6 +69,7 @@ def test_a_missing_shard_is_named(tiny: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("keep", [0, 5, 100, -8])
 def test_a_shard_cut_short_is_named(tiny: Callable[..., Any], keep: int) -> None:
+    """sgl-project/sglang#32279, sgl-project/sglang#35107."""
     folder = tiny().folder
     shard = folder / split(folder)[2]
     shard.write_bytes(shard.read_bytes()[:keep])
@@ -70,6 +78,7 @@ def test_a_shard_cut_short_is_named(tiny: Callable[..., Any], keep: int) -> None
 
 
 def test_a_tensor_that_its_shard_lacks_is_named(tiny: Callable[..., Any]) -> None:
+    """sgl-project/sglang#32279, sgl-project/sglang#35107."""
     folder = tiny().folder
     split(folder)
     index = json.loads((folder / "model.safetensors.index.json").read_text())
@@ -88,6 +97,7 @@ def test_an_index_may_only_name_files_beside_it(tiny: Callable[..., Any], place:
 
 
 def test_a_tied_head_is_the_embedding(tiny: Callable[..., Any], run: Callable[..., torch.Tensor]) -> None:
+    """sgl-project/sglang#1508, vllm-project/vllm#6758, QwenLM/Qwen3-VL-Embedding#89."""
     model = tiny(tie_word_embeddings=True)
     assert "lm_head.weight" not in load_file(model.folder / "model.safetensors")
     loaded = load(model.folder)
@@ -98,6 +108,7 @@ def test_a_tied_head_is_the_embedding(tiny: Callable[..., Any], run: Callable[..
 def test_a_tied_model_that_ships_another_head_still_uses_the_embedding(
     tiny: Callable[..., Any], run: Callable[..., torch.Tensor]
 ) -> None:
+    """sgl-project/sglang#1508, vllm-project/vllm#6758, QwenLM/Qwen3-VL-Embedding#89."""
     model = tiny(tie_word_embeddings=True)
     expected = run(load(model.folder), TOKENS)
     edit(model.folder, lambda tensors: tensors.update({"lm_head.weight": torch.ones(300, 64)}))
@@ -107,6 +118,7 @@ def test_a_tied_model_that_ships_another_head_still_uses_the_embedding(
 
 
 def test_an_untied_model_without_a_head_is_refused(tiny: Callable[..., Any]) -> None:
+    """sgl-project/sglang#1508, vllm-project/vllm#6758, QwenLM/Qwen3-VL-Embedding#89."""
     folder = tiny().folder
     edit(folder, lambda tensors: tensors.pop("lm_head.weight"))
     with pytest.raises(UsageError, match=r"tensor lm_head\.weight is missing"):
@@ -116,10 +128,32 @@ def test_an_untied_model_without_a_head_is_refused(tiny: Callable[..., Any]) -> 
 def test_a_gguf_with_a_head_of_its_own_uses_it(
     tiny: Callable[..., Any], write_gguf: Callable[..., Path], run: Callable[..., torch.Tensor]
 ) -> None:
+    """sgl-project/sglang#1508, vllm-project/vllm#6758, QwenLM/Qwen3-VL-Embedding#89."""
     model = tiny()
     loaded = load(write_gguf(model.reference))
     assert not loaded.config.tied
     assert torch.equal(run(loaded, TOKENS), run(load(model.folder), TOKENS))
+
+
+def test_a_gguf_without_a_head_is_tied_whatever_it_was_before(
+    tiny: Callable[..., Any], write_gguf: Callable[..., Path], run: Callable[..., torch.Tensor]
+) -> None:
+    """sgl-project/sglang#1508: the format says that a head is tied by leaving it out, and in no other way."""
+    model = tiny(tie_word_embeddings=True)
+    loaded = load(write_gguf(model.reference))
+    assert loaded.config.tied
+    assert torch.equal(run(loaded, TOKENS), run(load(model.folder), TOKENS))
+    other = load(write_gguf(model.reference, tensors={"output.weight": torch.ones(300, 64)}))
+    assert not other.config.tied
+    assert len(set(run(other, TOKENS)[0].tolist())) == 1
+
+
+def test_a_gguf_tensor_under_another_formats_name_is_not_taken_for_it(
+    tiny: Callable[..., Any], write_gguf: Callable[..., Path]
+) -> None:
+    path = write_gguf(tiny(tie_word_embeddings=True).reference, tensors={"model.norm.weight": torch.ones(64)})
+    with pytest.raises(UsageError, match=r"model\.norm\.weight \(not a GGUF name\) is not used"):
+        load(path)
 
 
 @pytest.mark.parametrize(
@@ -153,21 +187,54 @@ def test_a_folder_without_weights_says_what_it_lacks(tiny: Callable[..., Any]) -
         load(folder)
 
 
-@pytest.mark.parametrize("kind", ["F32", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
 def test_stored_blocks_are_the_same_rows_as_the_dense_form(
     tiny: Callable[..., Any], write_gguf: Callable[..., Path], kind: str
 ) -> None:
     kernels = load_kernels("torch")
     source = weight_source(open_checkpoint(write_gguf(tiny().reference, kind)))
     for name, shape in expected_shapes(open_checkpoint(source.files[0]).config).items():
-        blocks = source.blocks(name)
-        if kind == "F32" or len(shape) == 1:
-            assert blocks is None
+        if len(shape) == 1:
             continue
-        assert blocks is not None
-        assert (blocks.kind, blocks.shape) == (kind, shape)
-        packed = (kernels.pack_q4_1 if kind == "Q4_1" else kernels.pack_q8_0)(blocks.data, blocks.shape)
+        blocks = source.blocks(name)
+        assert (source.kind(name), blocks.kind, blocks.shape) == (kind, computed_type(kind, "auto"), shape)
+        packed = (kernels.pack_q8_0 if kind == "Q8_0" else kernels.pack_q4_1)(blocks.data, blocks.shape)
         assert torch.equal(kernels.embed(torch.arange(shape[0]), packed), source.dense(name))
+
+
+KEPT = {"F32": "F32", "F16": "F16", "BF16": "BF16", "Q4_0": "Q4_1", "Q4_1": "Q4_1", "Q8_0": "Q8_0"}
+
+
+@pytest.mark.parametrize("kind", [*KEPT, "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
+def test_every_gguf_type_is_served_as_stored_or_in_bfloat16_with_a_note(
+    tiny: Callable[..., Any], write_gguf: Callable[..., Path], run: Callable[..., torch.Tensor], kind: str
+) -> None:
+    shape = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "initializer_range": 0.05}
+    path = write_gguf(tiny(**shape).reference, kind)
+    loaded, exact = load(path), load_model(path, "fp32", load_kernels("torch"))
+    assert loaded.computed == (KEPT.get(kind, "BF16"),)
+    assert exact.computed == ("F32",)
+    if kind in KEPT:
+        assert loaded.notes == ()
+    else:
+        assert loaded.notes == (
+            f"{kind} matrices are dequantised and kept in bfloat16, which rounds them; dtype fp32 keeps every digit in "
+            "twice the memory",
+        )
+    expected = run(exact, TOKENS)
+    assert float((run(loaded, TOKENS) - expected).norm()) < 0.03 * float(expected.norm())
+
+
+def test_mixed_types_in_one_file_are_kept_apart(
+    tiny: Callable[..., Any], write_gguf: Callable[..., Path], run: Callable[..., torch.Tensor]
+) -> None:
+    """Files called Q4_K_M hold Q6_K values beside Q4_K queries; the default model a Q8_0 embedding beside Q4_1."""
+    reference = tiny(initializer_range=0.05).reference
+    mixed = write_gguf(reference, "Q4_0", other={"attn_v": "F16", "ffn_up": "Q8_0", "token_embd": "Q5_1"})
+    loaded = load(mixed)
+    assert loaded.computed == ("BF16", "F16", "Q4_1", "Q8_0")
+    expected = run(load_model(mixed, "fp32", load_kernels("torch")), TOKENS)
+    assert float((run(loaded, TOKENS) - expected).norm()) < 0.03 * float(expected.norm())
 
 
 def test_bytes_per_compute_type(tiny: Callable[..., Any], write_gguf: Callable[..., Path]) -> None:
@@ -178,6 +245,7 @@ def test_bytes_per_compute_type(tiny: Callable[..., Any], write_gguf: Callable[.
     matrices = config.parameters - norms
     assert sum(value.numel() for value in model.reference.parameters()) == config.parameters
     assert matrix_bytes(source, config, "fp32") == 4 * config.parameters
+    assert matrix_bytes(source, config, "fp16") == 2 * matrices + 4 * norms
     assert matrix_bytes(source, config, "bf16") == 2 * matrices + 4 * norms
     assert matrix_bytes(source, config, "auto") == matrices // 32 * 34 + 4 * norms
     assert stored_types(source) == {"Q8_0": 15, "F32": 5}
@@ -193,3 +261,79 @@ def test_digest_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
     second.write_bytes(b"x" * 99_999 + b"y")
     assert files_digest([second]) != once
     assert files_digest([first, second]) != files_digest([second, first])
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cut=st.integers(0, 3000) | st.none(), changes=st.dictionaries(st.integers(0, 2200), st.integers(0, 255), max_size=5)
+)
+def test_a_safetensors_file_of_any_content_is_loaded_or_refused_by_name(
+    tmp_path: Path, cut: int | None, changes: dict[int, int]
+) -> None:
+    folder = tmp_path / "model"
+    if not folder.exists():
+        write_smallest(folder)
+        (tmp_path / "whole").write_bytes((folder / "model.safetensors").read_bytes())
+    content = bytearray((tmp_path / "whole").read_bytes())
+    for at, value in changes.items():
+        content[at % len(content)] = value
+    (folder / "model.safetensors").write_bytes(content[:cut])
+    try:
+        load(folder)
+    except UsageError as refusal:
+        said = str(refusal)
+    else:
+        said = ""
+    assert not said or "model.safetensors" in said
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20, 1 << 40, (1 << 64) - 1])
+def test_an_absurd_header_size_is_refused(tmp_path: Path, size: int) -> None:
+    write_smallest(tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    file.write_bytes(size.to_bytes(8, "little") + file.read_bytes()[8:])
+    with pytest.raises(UsageError, match=r"model\.safetensors is damaged or was cut short"):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"vocab_size": 1 << 24},
+        {"hidden_size": 1 << 20, "head_dim": 2},
+        {"num_hidden_layers": 1024},
+        {"intermediate_size": 1 << 22},
+    ],
+    ids=str,
+)
+def test_a_claim_beyond_what_the_file_holds_is_refused_before_memory_is_taken(
+    tmp_path: Path, claim: dict[str, int]
+) -> None:
+    write_smallest(tmp_path / "model", **claim)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match=r"model\.safetensors: "):
+            load(tmp_path / "model")
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
+def write_smallest(folder: Path, **changes: Any) -> None:
+    """A one-layer model of a few kilobytes."""
+    folder.mkdir()
+    config = {
+        "model_type": "llama",
+        "hidden_size": 4,
+        "intermediate_size": 4,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 259,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    shapes = expected_shapes(config_from_huggingface(folder))
+    save_file({name: torch.ones(shape) for name, shape in shapes.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config | changes))

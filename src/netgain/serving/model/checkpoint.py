@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from netgain.errors import NetgainError, Unavailable, UsageError
-from netgain.serving.model.config import ModelConfig, config_from_gguf, config_from_huggingface, read_json
+from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.fetch import MODEL_FILE, Report, default_model_path, fetch_default_model
+from netgain.serving.model.fields import read_json
 from netgain.serving.model.gguf import GgufFile
+from netgain.serving.model.gguf_config import config_from_gguf
+from netgain.serving.model.huggingface_config import config_from_huggingface
 from netgain.serving.model.template import ChatTemplate
 from netgain.serving.model.tokenizer import Tokenizer
 from netgain.serving.model.vocabulary.folder import tokenizer_from_folder
@@ -93,7 +96,7 @@ def _from_hub(name: str) -> Path:
 
 def _open_gguf(path: Path) -> Checkpoint:
     file = GgufFile(path)
-    config = config_from_gguf(path, file.metadata, tied="output.weight" not in file.tensors)
+    config = config_from_gguf(file)
     tokenizer = tokenizer_from_gguf(path, file.metadata)
     source = file.metadata.get("tokenizer.chat_template")
     template = None

@@ -15,14 +15,15 @@ from safetensors.torch import save_file
 
 from netgain.errors import UsageError
 from netgain.serving.model.checkpoint import Checkpoint
+from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.load import weight_source
 from netgain.serving.model.weights import check_names, expected_shapes
 
-TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def convert(checkpoint: Checkpoint, target: Path, dtype: str) -> None:
-    """Write `target` (must not exist or be empty), weights dequantised to "fp32" or "bf16"; all or nothing."""
+    """Write `target` (must not exist or be empty), weights dequantised to one of TYPES; all or nothing."""
     if dtype not in TYPES:
         raise UsageError(f"dtype {dtype!r} cannot be written; choose one of {', '.join(TYPES)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -35,7 +36,7 @@ def convert(checkpoint: Checkpoint, target: Path, dtype: str) -> None:
             folder = Path(scratch) / "model"
             folder.mkdir()
             tensors = {
-                name: source.dense(name).to(TYPES[dtype]).contiguous() for name in expected_shapes(checkpoint.config)
+                name: source.dense(name, TYPES[dtype]).contiguous() for name in expected_shapes(checkpoint.config)
             }
             save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
             (folder / "model.safetensors").chmod(0o644)  # the library makes it readable by its owner only
@@ -66,8 +67,7 @@ def _documents(checkpoint: Checkpoint, dtype: str) -> dict[str, dict[str, Any]]:
         settings["chat_template"] = checkpoint.template.source
     return {
         "config.json": {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
+            **_family(config),
             "hidden_act": "silu",
             "hidden_size": config.hidden,
             "intermediate_size": config.ffn,
@@ -77,16 +77,59 @@ def _documents(checkpoint: Checkpoint, dtype: str) -> dict[str, dict[str, Any]]:
             "head_dim": config.head_dim,
             "vocab_size": config.vocab,
             "max_position_embeddings": config.context,
-            "rope_theta": config.rope_theta,
+            "rope_theta": config.rope.theta,
+            "rope_scaling": _rope_scaling(config),
             "rms_norm_eps": config.rms_eps,
             "tie_word_embeddings": config.tied,
-            "attention_bias": False,
-            "mlp_bias": False,
             "bos_token_id": config.bos,
             "eos_token_id": ending,
-            "torch_dtype": {"fp32": "float32", "bf16": "bfloat16"}[dtype],
+            "torch_dtype": str(TYPES[dtype]).removeprefix("torch."),
         },
         "generation_config.json": {"bos_token_id": config.bos, "eos_token_id": ending},
         "tokenizer.json": dict(tokenizer.spec),
         "tokenizer_config.json": settings,
     }
+
+
+def _family(config: ModelConfig) -> dict[str, Any]:
+    """The model type whose class in transformers computes these facts, with its switches. Raises UsageError if none does."""
+    windows = {window for window in config.windows if window is not None}
+    kind = config.architecture
+    if kind == "llama" and windows:
+        kind = "mistral"  # GGUF calls both llama
+    settings: dict[str, Any] = {"model_type": kind, "architectures": [f"{kind.capitalize()}ForCausalLM"]}
+    if kind in ("qwen2", "qwen3"):
+        layers = ["full_attention" if window is None else "sliding_attention" for window in config.windows]
+        settings |= {"use_sliding_window": bool(windows), "sliding_window": max(windows, default=None)}
+        settings |= {"layer_types": layers} if windows else {}
+    elif kind == "mistral":
+        settings["sliding_window"] = max(windows, default=None)
+        if windows and None in config.windows:
+            raise UsageError("a model with a window in some layers only has no model type in transformers")
+    switches = {"attention_bias": config.output_bias, "mlp_bias": config.mlp_bias}
+    known = {"llama": ("attention_bias", "mlp_bias"), "qwen3": ("attention_bias",)}.get(kind, ())
+    if any(on and name not in known for name, on in switches.items()) or (
+        config.qkv_bias != config.output_bias and kind != "qwen2"
+    ):
+        raise UsageError(f"model type {kind} in transformers has no place for all of this model's biases")
+    return settings | {name: switches[name] for name in known}
+
+
+def _rope_scaling(config: ModelConfig) -> dict[str, Any] | None:
+    """The scaling in transformers' words. Factors of single frequencies are longrope's, the same for every length."""
+    rope = config.rope
+    if rope.kind == "default":
+        return None
+    settings: dict[str, Any] = {"rope_type": rope.kind, "factor": rope.factor}
+    if rope.original_context:
+        settings["original_max_position_embeddings"] = rope.original_context
+    if rope.kind == "llama3":
+        settings |= {"low_freq_factor": rope.low_freq_factor, "high_freq_factor": rope.high_freq_factor}
+    elif rope.kind == "yarn":
+        settings |= {"beta_fast": rope.beta_fast, "beta_slow": rope.beta_slow, "truncate": rope.truncate}
+        settings["attention_factor"] = rope.attention_factor
+    elif rope.kind == "divided":
+        factors = list(rope.divisors)
+        settings |= {"rope_type": "longrope", "long_factor": factors, "short_factor": factors}
+        settings |= {"attention_factor": rope.attention_factor, "original_max_position_embeddings": config.context}
+    return settings

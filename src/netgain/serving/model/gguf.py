@@ -14,30 +14,11 @@ from typing import Any
 import numpy as np
 
 from netgain.errors import UsageError
+from netgain.serving.model.gguf_types import TENSOR_TYPES, UNSUPPORTED, TensorType, dequantise
 
 # GGUF's numbers for scalar metadata types -> struct format; 8 is a string and 9 an array.
 _SCALARS = MappingProxyType({0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"})
 _STRING, _ARRAY = 8, 9
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """How a tensor type stores numbers: `block` of them in `block_bytes` bytes."""
-
-    name: str
-    block: int
-    block_bytes: int
-
-
-TENSOR_TYPES: Mapping[int, TensorType] = MappingProxyType(
-    {
-        0: TensorType("F32", 1, 4),
-        1: TensorType("F16", 1, 2),
-        3: TensorType("Q4_1", 32, 20),
-        8: TensorType("Q8_0", 32, 34),
-        30: TensorType("BF16", 1, 2),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -90,7 +71,9 @@ class GgufFile:
         for name, shape, kind, offset in entries:
             if kind not in TENSOR_TYPES:
                 supported = ", ".join(entry.name for entry in TENSOR_TYPES.values())
-                raise UsageError(f"{self.path}: tensor {name} has GGUF type {kind}; supported: {supported}")
+                raise UsageError(
+                    f"{self.path}: tensor {name} has GGUF type {UNSUPPORTED.get(kind, kind)}; supported: {supported}"
+                )
             tensor = GgufTensor(name, TENSOR_TYPES[kind], shape, data + offset)
             if shape[-1] % tensor.type.block:
                 raise UsageError(
@@ -116,28 +99,6 @@ class GgufFile:
         """The tensor's numbers, float32 in its own shape (a copy unless it is stored so)."""
         tensor = self.tensors[name]
         return dequantise(self.raw(name), tensor.type.name).reshape(tensor.shape)
-
-
-def dequantise(rows: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
-    """Stored rows (uint8 [rows, row_bytes]) of a tensor type -> float32 [rows, columns]."""
-    count = rows.shape[0]
-    if kind == "F32":
-        return rows.view("<f4")
-    if kind == "F16":
-        return rows.view("<f2").astype(np.float32)
-    if kind == "BF16":
-        return (rows.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    if kind == "Q8_0":  # scale fp16, then 32 int8
-        blocks = rows.reshape(count, -1, 34)
-        scale = blocks[..., :2].copy().view("<f2").astype(np.float32)
-        return (blocks[..., 2:].view(np.int8) * scale).reshape(count, -1)
-    if kind == "Q4_1":  # scale fp16, minimum fp16, then 16 bytes: low nibbles are the first half of the block
-        blocks = rows.reshape(count, -1, 20)
-        scale = blocks[..., 0:2].copy().view("<f2").astype(np.float32)
-        least = blocks[..., 2:4].copy().view("<f2").astype(np.float32)
-        nibbles = np.concatenate([blocks[..., 4:] & 15, blocks[..., 4:] >> 4], axis=-1)
-        return (nibbles * scale + least).reshape(count, -1).astype(np.float32, copy=False)
-    raise UsageError(f"GGUF tensor type {kind} cannot be dequantised")
 
 
 class _Cursor:

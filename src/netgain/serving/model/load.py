@@ -9,20 +9,15 @@ import torch
 
 from netgain.serving.model.checkpoint import Checkpoint, open_checkpoint
 from netgain.serving.model.config import ModelConfig
+from netgain.serving.model.decoder import Decoder
 from netgain.serving.model.digest import files_digest
 from netgain.serving.model.fetch import Report
+from netgain.serving.model.gguf_source import GgufSource
 from netgain.serving.model.kernels.protocol import Kernels
-from netgain.serving.model.llama import LlamaModel
+from netgain.serving.model.safetensors_source import SafetensorsSource
 from netgain.serving.model.template import ChatTemplate
 from netgain.serving.model.tokenizer import Tokenizer
-from netgain.serving.model.weights import (
-    GgufSource,
-    SafetensorsSource,
-    WeightSource,
-    check_names,
-    computed_type,
-    expected_shapes,
-)
+from netgain.serving.model.weights import WeightSource, check_names, computed_type, expected_shapes
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class LoadedModel:
 
     name: str
     config: ModelConfig
-    model: LlamaModel
+    model: Decoder
     tokenizer: Tokenizer
     template: ChatTemplate | None
     eos: tuple[int, ...]
@@ -54,16 +49,18 @@ def load_model(
     device: torch.device | str = "cpu",
     report: Report | None = None,
 ) -> LoadedModel:
-    """Load `source` (see open_checkpoint) with compute type "auto", "fp32" or "bf16" (see llama.pack)."""
+    """Load `source` (see open_checkpoint) with compute type of DTYPES (see computed_type)."""
     checkpoint = open_checkpoint(source, report)
     weights = weight_source(checkpoint)
-    notes = check_names(weights, checkpoint.config)
-    model = LlamaModel(checkpoint.config, weights, kernels, dtype, torch.device(device))
-    matrices = [weights.kind(name) for name, shape in expected_shapes(checkpoint.config).items() if len(shape) == 2]
+    notes = checkpoint.config.notes + check_names(weights, checkpoint.config)
+    model = Decoder(checkpoint.config, weights, kernels, dtype, torch.device(device))
+    matrices = {weights.kind(name) for name, shape in expected_shapes(checkpoint.config).items() if len(shape) == 2}
     computed = tuple(sorted({computed_type(kind, dtype) for kind in matrices}))
-    if dtype != "bf16" and "F16" in matrices:
+    rounded = sorted(kind for kind in matrices if kind[0] == "Q" and computed_type(kind, dtype) == "BF16")
+    if rounded and dtype == "auto":
         notes += (
-            "float16 weights are computed as float32: the kernels have no float16, and bfloat16 would round them",
+            f"{', '.join(rounded)} matrices are dequantised and kept in bfloat16, which rounds them; "
+            "dtype fp32 keeps every digit in twice the memory",
         )
     return LoadedModel(
         name=checkpoint.name,

@@ -1,28 +1,29 @@
-"""Where a model's matrices come from: safetensors (single or sharded) and GGUF behind one face that speaks Hugging Face
-tensor names, keeps quantised blocks as stored where asked, and refuses by name whatever is missing, short or left over."""
+"""Where a model's matrices come from: safetensors and GGUF behind one face that speaks Hugging Face tensor names; which
+tensors a model has, and in which type each is kept; whatever is missing, short or left over is refused by name."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Protocol
 
-import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from netgain.errors import UsageError
-from netgain.serving.model.config import ModelConfig, read_json
-from netgain.serving.model.gguf import GgufFile, dequantise
+from netgain.serving.model.config import ModelConfig
 
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
+DTYPES = ("auto", "fp32", "bf16", "fp16")
+TORCH_TYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+)
 
 
 @dataclass(frozen=True)
@@ -50,92 +51,13 @@ class WeightSource(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
-    def dense(self, name: str) -> Tensor:
-        """As float32, or as stored where that is bfloat16 or float16; on the CPU."""
+    def dense(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """In a float type, on the CPU: `dtype`, else as stored, else (quantised blocks) float32. See `narrowed`."""
         ...
 
-    def blocks(self, name: str) -> Blocks | None:
-        """The quantised blocks as stored; None where the tensor is not stored in usable blocks."""
+    def blocks(self, name: str) -> Blocks:
+        """The quantised blocks of a matrix whose computed type is Q4_1 or Q8_0."""
         ...
-
-
-class SafetensorsSource:
-    """A folder's model.safetensors, or the shards that model.safetensors.index.json names and no other file."""
-
-    def __init__(self, folder: Path) -> None:
-        shards, place = _shards(folder)
-        self.files = tuple(folder / shard for shard in shards)
-        self._open = {shard: _open(folder / shard) for shard in shards}
-        held = {shard: frozenset(file.keys()) for shard, file in self._open.items()}
-        if place is None:
-            place = {name: shard for shard, names in held.items() for name in names}
-        for name, shard in place.items():
-            if name not in held[shard]:
-                raise UsageError(f"{folder / shard} lacks tensor {name}, which the index places there")
-        self._place = place
-
-    def names(self) -> frozenset[str]:
-        return frozenset(self._place)
-
-    def kind(self, name: str) -> str:
-        return str(self._slice(name).get_dtype())
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._slice(name).get_shape())
-
-    def dense(self, name: str) -> Tensor:
-        kind = self.kind(name)
-        if kind not in ("F32", "F16", "BF16"):
-            raise UsageError(f"tensor {name} has type {kind}; supported: F32, F16, BF16")
-        return self._open[self._place[name]].get_tensor(name)  # type: ignore[no-any-return]
-
-    def blocks(self, name: str) -> Blocks | None:
-        return None
-
-    def _slice(self, name: str) -> Any:
-        return self._open[self._place[name]].get_slice(name)
-
-
-class GgufSource:
-    """A llama-architecture GGUF file; undoes the row order that its converter gives to query and key matrices."""
-
-    def __init__(self, file: GgufFile, config: ModelConfig) -> None:
-        self._file = file
-        self._heads = {"q_proj": config.heads, "k_proj": config.kv_heads}
-        self._stored = {_huggingface_name(name): name for name in file.tensors}
-        self.files = (file.path,)
-
-    def names(self) -> frozenset[str]:
-        return frozenset(self._stored)
-
-    def kind(self, name: str) -> str:
-        return self._file.tensors[self._stored[name]].type.name
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._file.tensors[self._stored[name]].shape
-
-    def dense(self, name: str) -> Tensor:
-        values = dequantise(self._rows(name), self.kind(name)).reshape(self.shape(name))
-        return torch.from_numpy(values if values.flags.writeable else values.copy())
-
-    def blocks(self, name: str) -> Blocks | None:
-        shape = self.shape(name)
-        if self.kind(name) not in ("Q4_1", "Q8_0") or len(shape) != 2:
-            return None
-        rows = self._rows(name)
-        return Blocks(
-            self.kind(name), torch.from_numpy(rows if rows.flags.writeable else rows.copy()), (shape[0], shape[1])
-        )
-
-    def _rows(self, name: str) -> np.ndarray[Any, Any]:
-        rows = self._file.raw(self._stored[name])
-        heads = next((count for part, count in self._heads.items() if f".{part}." in name), None)
-        if heads is None:
-            return rows
-        if rows.shape[0] % (2 * heads):
-            raise UsageError(f"{self._file.path}: {name} has {rows.shape[0]} rows, which {heads} heads do not divide")
-        paired = rows.reshape(heads, rows.shape[0] // heads // 2, 2, rows.shape[1])
-        return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows.shape)
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -157,6 +79,15 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             f"{start}mlp.up_proj.weight": (config.ffn, config.hidden),
             f"{start}mlp.down_proj.weight": (config.hidden, config.ffn),
         }
+        if config.qkv_bias:
+            shapes |= {f"{start}self_attn.{part}_proj.bias": (query if part == "q" else key,) for part in "qkv"}
+        if config.output_bias:
+            shapes[f"{start}self_attn.o_proj.bias"] = (config.hidden,)
+        if config.mlp_bias:
+            shapes |= {f"{start}mlp.{part}_proj.bias": (config.ffn,) for part in ("gate", "up")}
+            shapes[f"{start}mlp.down_proj.bias"] = (config.hidden,)
+        if config.qk_norm:
+            shapes |= {f"{start}self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
     return shapes
 
 
@@ -165,14 +96,19 @@ def check_names(source: WeightSource, config: ModelConfig) -> tuple[str, ...]:
     expected, present = expected_shapes(config), source.names()
     missing = [name for name in expected if name not in present]
     if missing:
-        raise UsageError(f"{source.files[0]}: tensor {_some(missing)} missing; the checkpoint is incomplete")
+        raise UsageError(f"{source.files[0]}: tensor {some(missing)} missing; the checkpoint is incomplete")
     for name, shape in expected.items():
         if source.shape(name) != shape:
             raise UsageError(f"{source.files[0]}: {name} is {source.shape(name)}, the configuration says {shape}")
+        if source.kind(name) not in _KEPT:
+            supported = ", ".join(TORCH_TYPES)
+            raise UsageError(
+                f"{source.files[0]}: tensor {name} has type {source.kind(name)}; supported: {supported}, and GGUF's blocks"
+            )
     ignored = {name for name in present if name.endswith(".rotary_emb.inv_freq")}  # old checkpoints; always derived
     left = sorted(present - expected.keys() - ignored - {HEAD})
     if left:
-        raise UsageError(f"{source.files[0]}: tensor {_some(left)} not used by architecture {config.architecture}")
+        raise UsageError(f"{source.files[0]}: tensor {some(left)} not used by architecture {config.architecture}")
     if config.tied and HEAD in present:
         return (f"{HEAD} is ignored: the configuration ties the head to the embedding",)
     return ()
@@ -184,10 +120,25 @@ def stored_types(source: WeightSource) -> dict[str, int]:
 
 
 def computed_type(stored: str, dtype: str) -> str:
-    """The type in which a matrix stored as `stored` is kept and multiplied under a compute type (see llama.pack)."""
-    if dtype == "bf16":
-        return "BF16"
-    return stored if dtype == "auto" and stored in ("Q4_1", "Q8_0", "BF16") else "F32"
+    """The type in which a matrix stored as `stored` is kept and multiplied under a compute type of DTYPES.
+
+    "auto" keeps numbers as they are stored: blocks where a kernel takes them (Q4_0 as the very same numbers in Q4_1
+    blocks), other blocks dequantised to bfloat16. Sums are float32 always.
+    """
+    if dtype == "auto":
+        return _KEPT[stored]
+    return {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype]
+
+
+def narrowed(values: Tensor, dtype: torch.dtype, name: str, stored: str) -> Tensor:
+    """`values` as `dtype`; UsageError if a number that was finite is none in float16, which ends at 65504."""
+    result = values.to(dtype)
+    if dtype == torch.float16 and stored != "F16" and bool((result.isinf() & values.isfinite()).any()):
+        most = float(values[values.isfinite()].abs().max())
+        raise UsageError(
+            f"{name} ({stored}) holds {most:g}, beyond float16's 65504: serve this model with dtype auto, bf16 or fp32"
+        )
+    return result
 
 
 def matrix_bytes(source: WeightSource, config: ModelConfig, dtype: str) -> int:
@@ -200,59 +151,23 @@ def matrix_bytes(source: WeightSource, config: ModelConfig, dtype: str) -> int:
     return total
 
 
-_SIZES: Mapping[str, tuple[int, int]] = {"Q4_1": (32, 20), "Q8_0": (32, 34), "BF16": (1, 2), "F32": (1, 4)}
-_LAYER_NAMES: Mapping[str, str] = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+# Stored type -> type kept under "auto"; what is not here cannot be computed.
+_KEPT: Mapping[str, str] = MappingProxyType(
+    {kind: kind for kind in ("F32", "BF16", "F16", "Q8_0", "Q4_1")}
+    | {"Q4_0": "Q4_1"}
+    | dict.fromkeys(("Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"), "BF16")
+)
+_SIZES: Mapping[str, tuple[int, int]] = {
+    "Q4_1": (32, 20),
+    "Q8_0": (32, 34),
+    "BF16": (1, 2),
+    "F16": (1, 2),
+    "F32": (1, 4),
 }
-_TOP_NAMES: Mapping[str, str] = {"token_embd.weight": EMBEDDING, "output_norm.weight": NORM, "output.weight": HEAD}
 
 
-def _huggingface_name(name: str) -> str:
-    """The Hugging Face name of a GGUF tensor; unknown names stay, to be refused by name."""
-    layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
-    if layer and layer[2] in _LAYER_NAMES:
-        return f"model.layers.{layer[1]}.{_LAYER_NAMES[layer[2]]}.weight"
-    return _TOP_NAMES.get(name, name)
-
-
-def _shards(folder: Path) -> tuple[list[str], dict[str, str] | None]:
-    """File names in order, and where each tensor lies (None: wherever it is found)."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        if not (folder / "model.safetensors").is_file():
-            raise UsageError(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
-        return ["model.safetensors"], None
-    place = read_json(index).get("weight_map")
-    if not isinstance(place, dict) or not place:
-        raise UsageError(f"{index} holds no weight_map")
-    for name, shard in place.items():
-        if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise UsageError(
-                f"{index}: {name} is placed in {shard!r}, expected the name of a .safetensors file beside it"
-            )
-    shards = sorted(set(place.values()))
-    absent = [shard for shard in shards if not (folder / shard).is_file()]
-    if absent:
-        raise UsageError(f"{folder}: shard {_some(absent)} missing, which {index.name} names; fetch it again")
-    return shards, place
-
-
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt", device="cpu")
-    except (SafetensorError, OSError) as error:
-        raise UsageError(f"{path} is damaged or was cut short ({error}); fetch it again") from error
-
-
-def _some(names: Iterable[str]) -> str:
+def some(names: Iterable[str]) -> str:
+    """A few names and how many more, with the verb that follows."""
     listed = list(names)
     return ", ".join(listed[:3]) + (
         f" and {len(listed) - 3} more are" if len(listed) > 3 else " is" if len(listed) == 1 else " are"

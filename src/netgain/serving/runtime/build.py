@@ -109,7 +109,7 @@ def build_engine(
         namespace=Namespace(
             weights=loaded.weights_digest,
             tokenizer=loaded.tokenizer_digest,
-            rope=f"theta={model.rope_theta}",
+            rope=repr(model.rope),
             kv_dtype=kv_name,
             numerics=loaded.numerics,
         ),

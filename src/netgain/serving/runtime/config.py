@@ -31,8 +31,8 @@ class ModelSettings(Settings):
         default="default", min_length=1, description="'default', a folder, a .gguf file or a Hugging Face id"
     )
     name: str | None = Field(default=None, min_length=1, description="name in the API; by default the model's own")
-    dtype: Literal["auto", "bf16", "fp32"] = Field(
-        default="auto", description="auto keeps the checkpoint's (quantised stay so)"
+    dtype: Literal["auto", "bf16", "fp16", "fp32"] = Field(
+        default="auto", description="how weights are kept; auto keeps the checkpoint's (quantised stay so)"
     )
     kv_dtype: Literal["auto", "bf16", "fp32"] = Field(
         default="auto", description="how keys and values are stored; auto is fp32 with dtype fp32, else bf16"

@@ -10,14 +10,14 @@ from netgain.serving.engine.answer import answer
 from netgain.serving.engine.batch import Batch, Segment, SegmentResult, StepResult
 from netgain.serving.engine.sampling import is_greedy
 from netgain.serving.model.cache import PagedKV
+from netgain.serving.model.decoder import Decoder
 from netgain.serving.model.kernels.protocol import Kernels
-from netgain.serving.model.llama import LlamaModel
 
 
 class TorchExecutor:
     """Executor over a model, its KV memory and one Kernels implementation, on the model's device."""
 
-    def __init__(self, model: LlamaModel, kv: PagedKV, kernels: Kernels) -> None:
+    def __init__(self, model: Decoder, kv: PagedKV, kernels: Kernels) -> None:
         self._model = model
         self._kv: PagedKV | None = kv
         self._kernels = kernels

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from netgain.errors import Unavailable, UsageError
 from netgain.serving.model.cache import PagedKV
@@ -49,15 +50,19 @@ def test_fp32_logits_equal_those_of_transformers(
 def test_half_precision_checkpoints_keep_their_numbers(
     tiny: Callable[..., Any], run: Callable[..., torch.Tensor], kernels: Kernels, stored: torch.dtype
 ) -> None:
+    """vllm-project/vllm#12794, huggingface/transformers#27769: half precision on a CPU was changed or refused silently."""
     model = tiny(dtype=stored)
-    reference = LlamaForCausalLM.from_pretrained(model.folder, dtype=torch.float32)
+    reference = AutoModelForCausalLM.from_pretrained(model.folder, dtype=torch.float32)
     with torch.inference_mode():
         expected = reference(torch.tensor([TOKENS])).logits[0]
-    for dtype, tolerance in (("fp32", 1e-4), ("auto", 1e-4 if stored is torch.float16 else 3e-2)):
+    kept = {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "auto": "F16" if stored is torch.float16 else "BF16"}
+    for dtype, kind in kept.items():
         loaded = load_model(model.folder, dtype, kernels)
-        assert loaded.computed == (("BF16",) if (dtype, stored) == ("auto", torch.bfloat16) else ("F32",))
-        assert len(loaded.notes) == (stored is torch.float16)
+        assert loaded.computed == (kind,)
+        assert loaded.notes == ()
         got = run(loaded, TOKENS)
+        exact = dtype in ("fp32", "auto") or (dtype, stored) == ("bf16", torch.bfloat16)  # nothing is rounded again
+        tolerance = 1e-4 if exact else 3e-2
         assert float((got - expected).abs().max()) < tolerance * float(expected.max() - expected.min())
 
 
@@ -69,7 +74,17 @@ def test_gguf_gives_the_bits_of_its_safetensors_original(
     assert torch.equal(run(load_model(write_gguf(model.reference), "fp32", kernels), TOKENS), original)
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_a_number_beyond_float16_is_refused_at_load(tiny: Callable[..., Any]) -> None:
+    model = tiny(dtype=torch.bfloat16)
+    tensors = load_file(model.folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = 1e5
+    save_file(tensors, model.folder / "model.safetensors")
+    with pytest.raises(UsageError, match=r"layers\.1\.mlp\.up_proj\.weight \(BF16\) holds 99840, beyond float16"):
+        load_model(model.folder, "fp16", load_kernels("torch"))
+    assert load_model(model.folder, "auto", load_kernels("torch")).computed == ("BF16",)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
 def test_blocks_used_as_stored_stay_close_to_dequantised_ones(
     tiny: Callable[..., Any],
     write_gguf: Callable[..., Any],
@@ -92,6 +107,7 @@ def test_chunks_and_asked_rows_do_not_change_bits(
     for source, dtype in (
         (model.folder, "fp32"),
         (model.folder, "bf16"),
+        (model.folder, "fp16"),
         (write_gguf(model.reference, "Q4_1"), "auto"),
     ):
         loaded = load_model(source, dtype, kernels)
@@ -112,5 +128,5 @@ def test_no_rows_asked_gives_no_logits_but_writes_kv(tiny: Callable[..., Any], k
 
 
 def test_unknown_compute_type_is_refused(tiny: Callable[..., Any]) -> None:
-    with pytest.raises(UsageError, match=r"'fp8'.*auto, fp32, bf16"):
+    with pytest.raises(UsageError, match=r"'fp8'.*auto, fp32, bf16, fp16"):
         load_model(tiny().folder, "fp8", load_kernels("torch"))
