@@ -38,7 +38,9 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 # What `pip install netgain[serve]` adds to the base install, by import name.
-SERVE_EXTRA = frozenset({"fastapi", "gguf", "httptools", "safetensors", "starlette", "tokenizers", "torch", "uvicorn"})
+SERVE_EXTRA = frozenset(
+    {"fastapi", "gguf", "httptools", "llguidance", "safetensors", "starlette", "tokenizers", "torch", "uvicorn"}
+)
 
 INTERRUPTED = 130
 

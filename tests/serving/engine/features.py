@@ -72,6 +72,7 @@ def make_engine(
         proposer=proposer or (NgramProposer(k=k, lookup_min=1, lookup_max=3) if k else None),
         verifier=(verifier or CoupledVerifier()) if k else None,
         max_drafts=k,
+        grammars=grammars,
     )
 
 
@@ -87,15 +88,19 @@ def scored(tokens, token: int, k: int) -> TokenLogprobs:
     return TokenLogprobs(float(values[token]), tuple((number, float(values[number])) for number in order))
 
 
-def alone(one: Request):
-    """(tokens, finish reason, logprobs, prompt logprobs) of a lone request, one token at a time."""
+def alone(one: Request, allowed=None):
+    """(tokens, finish reason, logprobs, prompt logprobs) of a lone request, one token at a time; `allowed(output)` are the
+    tokens that a grammar lets stand next."""
     params, output = one.sampling, []
     ends = (frozenset() if params.ignore_eos else EOS) | {*params.stop_token_ids}
     entries = []
     reason = "length"
     while len(output) < params.max_tokens:
         context = [*one.prompt, *output]
-        edited = np.array(by_hand(logits_after(context, VOCAB), params, one.prompt, output, ends), dtype=np.float32)
+        bans = ends if allowed is None else frozenset()
+        edited = np.array(by_hand(logits_after(context, VOCAB), params, one.prompt, output, bans), dtype=np.float32)
+        if allowed is not None:
+            edited[[token for token in range(VOCAB) if token not in allowed(output)]] = -np.inf
         token = choose(edited, params, one.choice, len(context))
         if params.logprobs is not None:
             entries.append(scored(context, token, params.logprobs))
@@ -132,8 +137,8 @@ class Answers:
             if output.finish_reason is not None:
                 self.last[name] = output
 
-    def check(self, one: Request) -> None:
-        tokens, reason, entries, prompt = alone(one)
+    def check(self, one: Request, allowed=None) -> None:
+        tokens, reason, entries, prompt = alone(one, allowed)
         last = self.last[one.id]
         assert last.error is None
         assert (self.tokens[one.id], last.finish_reason) == (tokens, reason)

@@ -23,11 +23,13 @@ class StepStamps(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What a request got out of a step; `accepted` drafts are part of it (what the end of the text cut off is not)."""
+    """What a request got out of a step; `accepted` drafts are part of it (what the end of the text cut off is not). With
+    `error` it ends without anything."""
 
     tokens: tuple[int, ...] = ()
     accepted: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
+    error: str | None = None
 
 
 class Accounts:
@@ -51,7 +53,8 @@ class Accounts:
         self._waits(plan, stamps, generations)
         shares = []
         splits = self._split(plan, stamps)
-        for work, (tokens, accepted, _), split in zip(plan.work, committed, splits, strict=True):
+        for work, part, split in zip(plan.work, committed, splits, strict=True):
+            tokens = part.tokens
             generation = generations[work.sequence.id]
             share = _share(work, len(tokens), split)
             shares.append(share)
@@ -66,7 +69,7 @@ class Accounts:
                 generation.first_token_s = stamps.finished_s
             self.counters["output_tokens"] += len(tokens)
             if work.drafts:
-                self._handoff(work, accepted, stamps)
+                self._handoff(work, part.accepted, stamps)
         if not plan.work:
             return
         self._collector.step(

@@ -16,6 +16,7 @@ from netgain.serving.engine.accounts import Accounts, Committed, StepStamps
 from netgain.serving.engine.batch import Batch, Segment, SegmentResult
 from netgain.serving.engine.finish import drafts_kept, truncate
 from netgain.serving.engine.generation import Generation
+from netgain.serving.engine.grammar import Constraint, Grammars, Masks
 from netgain.serving.engine.logprobs import score
 from netgain.serving.engine.noise import PositionNoise
 from netgain.serving.engine.protocols import Draft, Executor, Proposer, Target, Verifier
@@ -52,6 +53,7 @@ class Engine:
         proposer: Proposer | None = None,
         verifier: Verifier | None = None,
         max_drafts: int = 0,
+        grammars: Grammars | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
@@ -63,6 +65,8 @@ class Engine:
         self._proposer = proposer
         self._verifier = verifier
         self._max_drafts = max_drafts if proposer and verifier else 0
+        self._grammars = grammars
+        self._constrained = 0  # how many of the generations follow a grammar
         self._generations: dict[str, Generation] = {}
         self._in_flight: frozenset[str] = frozenset()
         self._aborted: set[str] = set()
@@ -72,6 +76,16 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return bool(self._outbox or self._generations)
+
+    def must_prepare(self, request: Request) -> bool:
+        """Whether `submit` would compile a grammar, which may take a second: `prepare` does it while the loop goes on."""
+        grammar = request.sampling.grammar
+        return grammar is not None and self._grammars is not None and not self._grammars.known(grammar)
+
+    async def prepare(self, request: Request) -> None:
+        """Compile the request's grammar on a thread. Raises RequestRejected."""
+        if request.sampling.grammar is not None and self._grammars is not None:
+            await self._grammars.prepare(request.sampling.grammar)
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises RequestRejected (it can never run) or Overloaded (not now)."""
@@ -95,9 +109,12 @@ class Engine:
             priority=request.priority,
             to_score=0 if request.sampling.prompt_logprobs is None else length - 1,
         )
-        generation = Generation(request, sequence, chain, self._stop_ids(request))
+        stop_ids = self._stop_ids(request)
+        constraint = self._constraint(request, stop_ids)
+        generation = Generation(request, sequence, chain, stop_ids, constraint)
         self.scheduler.add(sequence)
         self._generations[request.id] = generation
+        self._constrained += constraint is not None
         if request.deadline_s is not None:
             heappush(self._deadlines, (request.deadline_s, request.id))
         generation.timeline.add(Stage.CACHE_LOOKUP, start_s, self._clock.now())
@@ -124,7 +141,8 @@ class Engine:
         scheduled_s = self._clock.now()
         results: tuple[SegmentResult, ...] = ()
         if plan.work:
-            results = await self._execute(Batch(tuple(self._segment(work, drafts) for work in plan.work)))
+            masks = self._masks(plan.work, drafts) if self._constrained else {}
+            results = await self._execute(Batch(tuple(self._segment(work, drafts, masks) for work in plan.work)))
         executed_s = self._clock.now()
         committed = [
             self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), result)
@@ -132,8 +150,8 @@ class Engine:
         ]
         stamps = StepStamps(started_s, drafted_s, scheduled_s, executed_s, self._clock.now())
         self._accounts.write_down(plan, committed, drafts.keys(), stamps, self._generations)
-        for work, part, result in zip(plan.work, committed, results, strict=True):
-            self._report(self._generations[work.sequence.id], part, result)
+        for work, part in zip(plan.work, committed, strict=True):
+            self._report(self._generations[work.sequence.id], part)
         outputs, self._outbox = self._outbox, []
         return outputs
 
@@ -177,11 +195,21 @@ class Engine:
 
     def close(self) -> None:
         """End everything; the executor's memory is given back."""
+        if self._grammars is not None:
+            self._grammars.close()
         self.executor.close()
 
     def _stop_ids(self, request: Request) -> frozenset[int]:
         eos = frozenset() if request.sampling.ignore_eos else self._eos_ids
         return eos | frozenset(request.sampling.stop_token_ids)
+
+    def _constraint(self, request: Request, stop_ids: frozenset[int]) -> Constraint | None:
+        grammar = request.sampling.grammar
+        if grammar is None:
+            return None
+        if self._grammars is None:
+            raise RequestRejected("this engine was built without a vocabulary, so it cannot follow grammars", "grammar")
+        return self._grammars.start(grammar, stop_ids)
 
     def _expire(self, now_s: float) -> None:
         while self._deadlines and self._deadlines[0][0] <= now_s:
@@ -202,11 +230,25 @@ class Engine:
             limit = min(self._max_drafts, sequence.max_length - sequence.length - 1)
             if sequence.state is SequenceState.DECODING and generation.request.speculate and limit > 0:
                 draft = self._proposer.propose(sequence.id, generation.tokens, limit)
+                if generation.constraint is not None:
+                    draft = _cut(draft, generation.constraint.allowed_drafts(draft.tokens))
                 drafts[sequence.id] = draft
                 sequence.drafts = len(draft.tokens)
         return drafts
 
-    def _segment(self, work: Work, drafts: dict[str, Draft]) -> Segment:
+    def _masks(self, plan: Tokens[Work], drafts: dict[str, Draft]) -> dict[str, Masks]:
+        """The allowed tokens of every row that chooses under a grammar, by request."""
+        assert self._grammars is not None
+        jobs = {}
+        for work in plan:
+            generation = self._generations[work.sequence.id]
+            if work.samples and generation.constraint is not None and generation.history is not None:
+                drafted = drafts[work.sequence.id].tokens[: work.drafts] if work.drafts else ()
+                unwelcome = generation.history.banned_rows(1 + work.drafts)
+                jobs[work.sequence.id] = (generation.constraint, drafted, unwelcome)
+        return dict(zip(jobs, self._grammars.masks(tuple(jobs.values())), strict=True)) if jobs else {}
+
+    def _segment(self, work: Work, drafts: dict[str, Draft], masks: dict[str, Masks]) -> Segment:
         generation = self._generations[work.sequence.id]
         tokens: Tokens[int] = generation.tokens[work.start : work.start + work.count]
         drafted: tuple[int, ...] = ()
@@ -215,7 +257,7 @@ class Engine:
             tokens = [*tokens, *drafted]
         edits = None
         if work.samples and generation.history is not None:
-            edits = generation.history.edits(drafted, None)
+            edits = generation.history.edits(drafted, masks.get(work.sequence.id))
         return Segment(
             request_id=work.sequence.id,
             stage=Stage.PREFILL if work.prefill else Stage.VERIFY if work.drafts else Stage.DECODE,
@@ -245,14 +287,14 @@ class Engine:
         """Verify, cut at the end of the answer, publish."""
         generation = self._generations[work.sequence.id]
         if result.error is not None:
-            return Committed()
+            return Committed(error=result.error)
         tokens: tuple[int, ...] = ()
         accepted = 0
         if work.samples:
             tokens = result.choices[:1]
             if work.drafts:
                 assert self._verifier is not None
-                offered = Draft(draft.tokens[: work.drafts], None if draft.laws is None else draft.laws[: work.drafts])
+                offered = _cut(draft, work.drafts)
                 noise = PositionNoise(generation.request.sampling.seed, generation.request.choice)
                 position = work.start + 1
                 tokens = self._verifier.verify(offered, Target(result.choices, result.laws), noise, position)
@@ -261,7 +303,9 @@ class Engine:
             if work.drafts:
                 accepted = drafts_kept(draft.tokens[: work.drafts], tokens)
                 generation.drafts.add(work.drafts, accepted)
-            generation.extend(tokens)
+            refusal = generation.extend(tokens)
+            if refusal is not None:
+                return Committed(error=refusal)
         if work.scored and result.prompt_logprobs is not None:
             generation.scored(result.prompt_logprobs)
         self.scheduler.commit(work, len(tokens))
@@ -269,9 +313,9 @@ class Engine:
             generation.finish_reason = "length"  # max_tokens 0: the prompt is read
         return Committed(tokens, accepted, _logprobs(generation.request.sampling, result, tokens))
 
-    def _report(self, generation: Generation, part: Committed, result: SegmentResult) -> None:
-        if result.error is not None:
-            self._end(generation, "error", error=result.error)
+    def _report(self, generation: Generation, part: Committed) -> None:
+        if part.error is not None:
+            self._end(generation, "error", part)
         elif generation.finish_reason is not None:
             self._end(generation, generation.finish_reason, part)
         elif generation.request.id in self._aborted:
@@ -286,7 +330,7 @@ class Engine:
                 )
             )
 
-    def _end(self, generation: Generation, reason: str, part: Committed = NOTHING, error: str | None = None) -> None:
+    def _end(self, generation: Generation, reason: str, part: Committed = NOTHING) -> None:
         """Give everything back and queue the last output, with the trace."""
         request, sequence = generation.request, generation.sequence
         if sequence.state is SequenceState.WAITING:
@@ -297,6 +341,7 @@ class Engine:
             self._proposer.forget(request.id)
         self._aborted.discard(request.id)
         del self._generations[request.id]
+        self._constrained -= generation.constraint is not None
         self._accounts.counters["requests_finished"] += 1
         self._outbox.append(
             Output(
@@ -306,9 +351,17 @@ class Engine:
                 logprobs=part.logprobs,
                 prompt_logprobs=generation.take_prompt_logprobs(),
                 trace=trace,
-                error=error,
+                error=part.error,
             )
         )
+
+
+def _cut(draft: Draft, count: int) -> Draft:
+    return (
+        draft
+        if len(draft.tokens) <= count
+        else Draft(draft.tokens[:count], None if draft.laws is None else draft.laws[:count])
+    )
 
 
 def _check_request(request: Request) -> None:

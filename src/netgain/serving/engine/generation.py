@@ -7,6 +7,7 @@ from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Timeline
 from netgain.serving.blocks.keys import KeyChain
 from netgain.serving.engine.edits import History, needs_history
+from netgain.serving.engine.grammar import Constraint
 from netgain.serving.engine.logprobs import Scores
 from netgain.serving.engine.request import Request, TokenLogprobs
 from netgain.serving.engine.sequence import Sequence
@@ -15,7 +16,7 @@ from netgain.serving.engine.sequence import Sequence
 class Generation:
     """State of one running request; `tokens` are prompt and committed output.
 
-    `history` is None where nothing edits the logits.
+    `history` is None where nothing edits the logits, `constraint` where no grammar does.
     """
 
     __slots__ = (
@@ -23,6 +24,7 @@ class Generation:
         "_waiting_for",
         "_waiting_since_s",
         "chain",
+        "constraint",
         "drafts",
         "finish_reason",
         "first_token_s",
@@ -36,11 +38,19 @@ class Generation:
         "tokens",
     )
 
-    def __init__(self, request: Request, sequence: Sequence, chain: KeyChain, stop_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        sequence: Sequence,
+        chain: KeyChain,
+        stop_ids: frozenset[int],
+        constraint: Constraint | None = None,
+    ) -> None:
         self.request = request
         self.sequence = sequence
         self.chain = chain
         self.stop_ids = stop_ids
+        self.constraint = constraint
         self.tokens: list[int] = list(request.prompt)
         self.history = History(request.sampling, request.prompt, stop_ids) if needs_history(request.sampling) else None
         # the first prompt token has none: nothing stands before it
@@ -55,12 +65,17 @@ class Generation:
         self._waiting_for = Stage.QUEUED
         self._waiting_since_s = request.received_s
 
-    def extend(self, tokens: tuple[int, ...]) -> None:
-        """`tokens` were committed."""
+    def extend(self, tokens: tuple[int, ...]) -> str | None:
+        """`tokens` are committed. Returns why they cannot be (then nothing changes but the grammar)."""
+        if self.constraint is not None:
+            refusal = self.constraint.extend(tokens)
+            if refusal is not None:
+                return refusal
         self.tokens.extend(tokens)
         self.chain.extend(tokens)
         if self.history is not None:
             self.history.extend(tokens)
+        return None
 
     def to_score(self, start: int, count: int) -> Tokens[int]:
         """The tokens that really follow the `count` from position `start` on."""

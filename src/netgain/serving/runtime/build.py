@@ -14,6 +14,7 @@ from netgain.serving.blocks.keys import Namespace
 from netgain.serving.blocks.layout import KVLayout
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.engine import Engine
+from netgain.serving.engine.grammar import Grammars
 from netgain.serving.engine.protocols import Executor, Proposer
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.model.cache import PagedKV
@@ -120,6 +121,7 @@ def build_engine(
         proposer=proposer,
         verifier=build_verifier(speculation.verifier) if proposer is not None else None,
         max_drafts=speculation.k,
+        grammars=Grammars(loaded.tokenizer.token_bytes, model.vocab),
     )
     info = EngineInfo(
         model=config.model.name or loaded.name,

@@ -15,7 +15,7 @@ import traceback
 
 import msgspec
 
-from netgain.errors import NetgainError, Overloaded, RequestRejected, UsageError
+from netgain.errors import NetgainError, UsageError
 from netgain.ledger.clock import WallClock
 from netgain.ledger.collector import Collector
 from netgain.ledger.records import StepRecord
@@ -31,12 +31,12 @@ from netgain.serving.runtime.messages import (
     MeasureStepCost,
     Outputs,
     Ready,
-    Refused,
     StepCostMeasured,
     Stop,
     Submit,
     ToEngine,
 )
+from netgain.serving.runtime.preparing import Preparing
 from netgain.serving.runtime.wire import Channel, encode
 
 EXIT_CRASHED = 70
@@ -74,6 +74,7 @@ class _Process:
         self._stopping = False
         self._step_started_s: float | None = None
         self._channel: Channel[ToEngine] = Channel(ToEngine, self._received, self._closed)
+        self._preparing = Preparing(self._say, self._wake.set)
 
     async def run(self) -> int:
         """Serve until told to stop, the connection ends, or the engine fails. Returns the exit code."""
@@ -134,24 +135,20 @@ class _Process:
                 # the loop reads the socket in the first of these turns and delivers what it read before the second ends
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-            elif not self._inbox and not self._stopping:
+            elif not self._inbox and not self._preparing.ready and not self._stopping:
                 previous = None
                 self._wake.clear()
                 await self._wake.wait()
 
     async def _take_messages(self, engine: Engine) -> None:
+        self._preparing.hand_over(engine)
         inbox, self._inbox = self._inbox, []
         for message in inbox:
             match message:
                 case Submit(request):
-                    try:
-                        engine.submit(request)
-                    except RequestRejected as refusal:
-                        self._say(Refused(request.id, str(refusal), refusal.parameter, overloaded=False))
-                    except Overloaded as refusal:
-                        self._say(Refused(request.id, str(refusal), None, overloaded=True))
+                    self._preparing.submit(engine, request)
                 case Abort(request_id):
-                    engine.abort(request_id)
+                    self._preparing.abort(engine, request_id)
                 case MeasureStepCost(call, budget_s, largest_batch):
                     await self._measure(engine, call, budget_s, largest_batch)
                 case Stop():

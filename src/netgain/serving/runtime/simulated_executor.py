@@ -1,5 +1,8 @@
 """Runs batches on measured step costs and a virtual clock instead of weights: the scheduler above it is the real one."""
 
+import numpy as np
+import numpy.typing as npt
+
 from netgain.cost.step_cost import StepCost
 from netgain.ledger.clock import Clock
 from netgain.ledger.stage import Stage
@@ -13,8 +16,10 @@ class SimulatedExecutor:
     """Sleeps for what a step should cost, then answers with filler tokens.
 
     A draft is accepted with probability `acceptance`, independently of the others; lengths follow max_tokens alone, since
-    no filler token ends a text. Both are to be stated wherever results are shown. `outside` counts the steps whose cost
-    lay outside the measured range, so that the nearest measured cost stands in.
+    no filler token ends a text. Under a grammar the lowest allowed token stands in for a filler that is not, and a grammar
+    that can only end does end. Log-probabilities are not answered: there is no model. All this is to be stated wherever
+    results are shown. `outside` counts the steps whose cost lay outside the measured range, so that the nearest measured
+    cost stands in.
     """
 
     def __init__(self, clock: Clock, cost: StepCost, *, filler: int = 0, acceptance: float = 0.0) -> None:
@@ -53,6 +58,13 @@ class SimulatedExecutor:
             draw = uniform(segment.sampling.seed, segment.choice, position, ACCEPT_LANE)
             if row < segment.drafts and draw < self._acceptance:
                 choices.append(drafts[row])
-            else:
+            elif segment.edits is None or segment.edits.allowed is None:
                 choices.append(self._filler)
+            else:
+                choices.append(_allowed(segment.edits.allowed[row], self._filler))
         return SegmentResult(tuple(choices))
+
+
+def _allowed(mask: npt.NDArray[np.uint32], filler: int) -> int:
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    return filler if bits[filler] else int(bits.argmax())
