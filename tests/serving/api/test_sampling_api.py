@@ -1,6 +1,9 @@
 """What each sampling field does to an answer, seen by a client."""
 
+import json
 import time
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -96,16 +99,29 @@ def test_every_choice_of_an_answer_has_its_record(server):
 
 
 @BOTH
-def test_a_request_that_takes_too_long_ends_with_504(server, chat):
+def test_a_request_that_takes_too_long_ends_with_an_error(server, chat):
     started = time.monotonic()
     answer = server.ask(chat, "l", max_tokens=4000, timeout_s=0.3)
     assert time.monotonic() - started < 2
-    assert answer.status == 504
+    assert answer.status == 408
+    assert answer.headers["x-should-retry"] == "false"
     assert answer.json["error"]["code"] == "deadline_exceeded"
     events = server.ask(chat, "l", max_tokens=4000, timeout_s=0.3, stream=True).events
     assert len(events) > 2
     assert '"deadline_exceeded"' in events[-1]  # and no [DONE]
     assert server.ask(chat, "s", timeout_s=20).status == 200
+
+
+@pytest.mark.parametrize(("header", "status"), [("0.2", 408), ("20", 200), ("soon", 400), ("0", 400), ("nan", 400)])
+def test_a_header_may_say_how_long_a_request_has(server, header, status):
+    tokens = 4000 if status == 408 else 1
+    data = json.dumps({"prompt": "l", "max_tokens": tokens, "temperature": 0}).encode()
+    request = Request(f"{server.url}/v1/completions", data, headers={"x-request-timeout-s": header})
+    try:
+        with urlopen(request, timeout=30) as response:
+            assert response.status == status
+    except HTTPError as error:
+        assert error.code == status
 
 
 def test_priority_is_taken(server):

@@ -183,6 +183,12 @@ def build_app(
             logger.warning("%s %s refused: %s", request.method, request.url.path, answer)
         return _json({"error": answer.detail}, answer)
 
+    async def admit(request: Request, error: Exception) -> Response:
+        """A fault of ours; the doorstep logs it."""
+        answer = to_api_error(error)
+        return _json({"error": answer.detail}, answer)
+
+    app.add_exception_handler(Exception, admit)
     for kind in (NetgainError, ValidationError, RequestValidationError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, explain)
     app.openapi = functools.cache(lambda: document(app, served, config))  # type: ignore[method-assign]

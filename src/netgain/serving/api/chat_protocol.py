@@ -3,9 +3,9 @@
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from netgain.serving.api.fields import MAX_LOGPROBS, MAX_NAME_CHARACTERS, MAX_TOOLS, Fields, WrongField
+from netgain.serving.api.fields import MAX_LOGPROBS, MAX_NAME_CHARACTERS, MAX_TOOLS, Fields, Whole, WrongField
 from netgain.serving.api.protocol import GenerationRequest
 from netgain.serving.api.refused import CHAT_REFUSES, NotOffered, refuse
 
@@ -39,10 +39,11 @@ _PART = {
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
 }
+_SAID = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}
 Text = Annotated[
     str,
     BeforeValidator(_text_content),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, {"type": "null"}]}),
+    WithJsonSchema({"anyOf": [*_SAID["anyOf"], {"type": "null"}]}),
 ]
 
 
@@ -50,7 +51,7 @@ class FunctionCall(Fields):
     """`arguments` is the JSON text of an object, as it came with the call."""
 
     name: Annotated[str, Field(min_length=1)]
-    arguments: str = ""
+    arguments: str = "{}"
 
     @field_validator("arguments")
     @classmethod
@@ -77,8 +78,19 @@ class ToolCall(Fields):
         return {"id": self.id, "type": "function", "function": function}
 
 
+_BY_ROLE = {
+    "anyOf": [
+        {"properties": {"role": {"const": "assistant"}}},
+        {"properties": {"role": {"enum": ["system", "developer", "user"]}, "content": _SAID}, "required": ["content"]},
+        {"properties": {"role": {"const": "tool"}, "content": _SAID}, "required": ["content", "tool_call_id"]},
+    ]
+}
+
+
 class Message(Fields):
     """One turn. `content` becomes a plain string."""
+
+    model_config = ConfigDict(json_schema_extra=_BY_ROLE)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text = ""
@@ -197,9 +209,9 @@ class ConversationFields(Fields):
 class ChatRequest(ConversationFields, GenerationRequest):
     """POST /v1/chat/completions."""
 
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str | None, Field(description="handed to the chat template as it is")] = None

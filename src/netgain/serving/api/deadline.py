@@ -3,7 +3,7 @@
 from starlette.datastructures import Headers
 
 from netgain.serving.api.errors import ApiError
-from netgain.serving.api.fields import MAX_DEADLINE_S
+from netgain.serving.api.fields import MAX_DEADLINE_S, MIN_DEADLINE_S
 
 HEADER = "x-request-timeout-s"
 
@@ -17,7 +17,7 @@ def timeout_of(field_s: float | None, headers: Headers) -> float | None:
         header_s = float(text)
     except ValueError:
         header_s = -1.0
-    if not 0 < header_s <= MAX_DEADLINE_S:
+    if not MIN_DEADLINE_S <= header_s <= MAX_DEADLINE_S:
         raise ApiError(
             400, f"the header {HEADER} is {text[:40]!r}; give seconds, more than 0, at most {MAX_DEADLINE_S:g}"
         )

@@ -23,7 +23,6 @@ _TYPES: Mapping[int, str] = {
     429: "rate_limit_error",
     500: "server_error",
     503: "service_unavailable",
-    504: "timeout_error",
 }
 _CODES: Mapping[int, str] = {
     408: "request_timeout",

@@ -364,7 +364,7 @@ class Exchange(Response):
 
     def _too_late(self, choice: Choice) -> ApiError:
         return ApiError(
-            504,
+            408,  # the limit is the client's own
             f"the request was not finished within its {self._timeout_s:g} s: {len(choice.tokens)} tokens were made",
             code="deadline_exceeded",
             headers={"x-should-retry": "false"},  # OpenAI's clients would try again, and again run out of time

@@ -16,7 +16,7 @@ MAX_TOOLS = 128
 MAX_NAME_CHARACTERS = 64
 MAX_GRAMMAR_CHARACTERS = 64 << 10
 MAX_CHOICE_ALTERNATIVES = 1024
-MAX_DEADLINE_S = 86_400.0
+MIN_DEADLINE_S, MAX_DEADLINE_S = 0.001, 86_400.0
 
 
 class Fields(BaseModel):
@@ -37,6 +37,11 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("give a finite number")
     return value
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number: 5.0 is 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _texts(value: Any) -> Any:
@@ -71,6 +76,7 @@ def _biases(value: Any) -> Any:
 
 _STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
 
+Whole = Annotated[int, BeforeValidator(_whole)]
 Number = Annotated[float, BeforeValidator(_finite)]
 Stops = Annotated[
     list[str],
@@ -94,4 +100,4 @@ LogitBias = Annotated[
         }
     ),
 ]
-StopTokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKEN_IDS)]
+StopTokenIds = Annotated[list[Annotated[Whole, Field(ge=0)]], Field(max_length=MAX_STOP_TOKEN_IDS)]

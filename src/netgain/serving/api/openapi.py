@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from netgain.serving.api.chat_protocol import ChatRequest
 from netgain.serving.api.errors import ErrorBody
+from netgain.serving.api.fields import MAX_DEADLINE_S, MIN_DEADLINE_S
 from netgain.serving.api.protocol import CompletionRequest
 from netgain.serving.api.served import ServedModel
 from netgain.serving.api.shapes import ChatAnswer, ChatChunk, TextAnswer
@@ -35,12 +36,11 @@ _ERRORS: Mapping[int, str] = {
     401: "A valid API key is needed.",
     403: "This key may not do that.",
     404: "There is no such model or path.",
-    408: "The body did not come in time.",
+    408: "The body did not come in time, or the request was not finished within its own time limit.",
     413: "The body is too large.",
     429: "Too much at once; try again after `Retry-After` seconds.",
     500: "This request could not be computed.",
     503: "No engine is ready; try again after `Retry-After` seconds.",
-    504: "The request was not finished within its time limit.",
 }
 _GENERATED = tuple(_ERRORS)
 _READ = (400, 401, 403, 404, 408, 413, 429, 500, 503)
@@ -49,7 +49,7 @@ _TIMEOUT_HEADER = {
     "in": "header",
     "required": False,
     "description": "like the field timeout_s; the shorter counts",
-    "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86400},
+    "schema": {"type": "number", "minimum": MIN_DEADLINE_S, "maximum": MAX_DEADLINE_S},
 }
 
 
@@ -86,6 +86,8 @@ def _describe(path: str, operation: dict[str, Any]) -> None:
         responses["200"]["content"]["text/event-stream"] = {
             "schema": {"type": "string", "description": f"events of {_EVENTS[path].__name__}, then [DONE]"}
         }
+    if path == "/metrics":
+        responses["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
     for status in _GENERATED if path in _EVENTS else _READ if path in _TAKES else (400, 401, 403, 404, 429, 503):
         content = {"application/json": {"schema": _ref(ErrorBody)}}
         responses.setdefault(str(status), {"description": _ERRORS[status], "content": content})
@@ -93,11 +95,16 @@ def _describe(path: str, operation: dict[str, Any]) -> None:
 
 def _bound(schemas: dict[str, Any], served: ServedModel, config: ServerConfig) -> None:
     """The limits of this server and model, which the types do not know."""
+    longest = min(served.max_length, config.limits.max_tokens or served.max_length)
     token = {"type": "integer", "minimum": 0, "maximum": served.vocab_size - 1}
     for kind in (kind for kinds in _TAKES.values() for kind in kinds):
         fields = schemas[kind.__name__]["properties"]
         fields["model"] = {"anyOf": [{"const": served.name}, {"type": "null"}]}
-        for name, most in (("n", config.limits.max_choices), ("max_tokens", served.max_length)):
+        for name, most in (
+            ("n", config.limits.max_choices),
+            ("max_tokens", longest),
+            ("max_completion_tokens", longest),
+        ):
             if name in fields:
                 fields[name]["anyOf"][0]["maximum"] = most
         if "stop_token_ids" in fields:

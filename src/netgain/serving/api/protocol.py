@@ -8,11 +8,13 @@ from netgain.serving.api.fields import (
     MAX_DEADLINE_S,
     MAX_LOGPROBS,
     MAX_SALT_CHARACTERS,
+    MIN_DEADLINE_S,
     Fields,
     LogitBias,
     Number,
     Stops,
     StopTokenIds,
+    Whole,
     WrongField,
 )
 from netgain.serving.api.refused import COMPLETIONS_REFUSE, refuse
@@ -45,26 +47,26 @@ class GenerationRequest(Structured):
     stream_options: StreamOptions | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1)] | None = None
     min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[Number, Field(ge=0.01, le=100)] | None = None
     logit_bias: LogitBias = ()
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    min_tokens: Annotated[int, Field(ge=0)] | None = None
-    n: Annotated[int, Field(ge=1)] | None = None
-    best_of: Annotated[int, Field(ge=1)] | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    n: Annotated[Whole, Field(ge=1)] | None = None
+    best_of: Annotated[Whole, Field(ge=1)] | None = None
     stop: Stops = Field(default_factory=list)
     stop_token_ids: StopTokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    prompt_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     return_tokens_as_token_ids: bool | None = None
-    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    timeout_s: Annotated[Number, Field(gt=0, le=MAX_DEADLINE_S)] | None = None
+    priority: Annotated[Whole, Field(ge=-(2**31), lt=2**31)] | None = None
+    timeout_s: Annotated[Number, Field(ge=MIN_DEADLINE_S, le=MAX_DEADLINE_S)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
     netgain: NetgainOptions | None = None
 
@@ -104,6 +106,7 @@ def _prompts(value: Any) -> Any:
     if not isinstance(value, list) or not value:
         raise ValueError("give a string, a list of token ids, or a non-empty list of either")
     prompts = [value] if all(_is_id(item) for item in value) else value
+    prompts = [_whole_ids(prompt) if isinstance(prompt, list) else prompt for prompt in prompts]
     for prompt in prompts:
         is_ids = isinstance(prompt, list) and all(_is_id(item) for item in prompt)
         if not isinstance(prompt, str) and not is_ids:
@@ -114,7 +117,11 @@ def _prompts(value: Any) -> Any:
 
 
 def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+
+
+def _whole_ids(prompt: list[Any]) -> list[Any]:
+    return [int(item) if isinstance(item, float) and item.is_integer() else item for item in prompt]
 
 
 _TEXT = {"type": "string", "minLength": 1}
@@ -130,8 +137,8 @@ class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
     prompt: Prompts
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
 

@@ -6,7 +6,7 @@ import msgspec
 from pydantic import Field
 
 from netgain.serving.api.chat_protocol import ConversationFields
-from netgain.serving.api.fields import Fields
+from netgain.serving.api.fields import Fields, Whole
 from netgain.serving.api.logprobs import Spelling
 from netgain.serving.api.served import ServedModel
 
@@ -31,7 +31,7 @@ class DetokenizeRequest(Fields):
     """Text of these ids, control tokens included."""
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0)]]
+    tokens: list[Annotated[Whole, Field(ge=0)]]
 
 
 class Tokenized(msgspec.Struct, frozen=True):
