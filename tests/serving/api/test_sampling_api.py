@@ -2,8 +2,6 @@
 
 import json
 import time
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -114,14 +112,8 @@ def test_a_request_that_takes_too_long_ends_with_an_error(server, chat):
 
 @pytest.mark.parametrize(("header", "status"), [("0.2", 408), ("20", 200), ("soon", 400), ("0", 400), ("nan", 400)])
 def test_a_header_may_say_how_long_a_request_has(server, header, status):
-    tokens = 4000 if status == 408 else 1
-    data = json.dumps({"prompt": "l", "max_tokens": tokens, "temperature": 0}).encode()
-    request = Request(f"{server.url}/v1/completions", data, headers={"x-request-timeout-s": header})
-    try:
-        with urlopen(request, timeout=30) as response:
-            assert response.status == status
-    except HTTPError as error:
-        assert error.code == status
+    data = json.dumps({"prompt": "l", "max_tokens": 4000 if status == 408 else 1}).encode()
+    assert server.send("/v1/completions", data, headers={"x-request-timeout-s": header}).status == status
 
 
 def test_priority_is_taken(server):
