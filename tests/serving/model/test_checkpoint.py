@@ -20,21 +20,6 @@ def test_a_folder_and_a_file_describe_themselves(tiny: Callable[..., Any], write
         assert checkpoint.template is not None
 
 
-def test_templates_are_found_in_all_three_places(tiny: Callable[..., Any]) -> None:
-    folder = tiny().folder
-    settings = folder / "tokenizer_config.json"
-    values = json.loads(settings.read_text())
-    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
-    for template, expected in (("one", "one"), (named, "d"), (None, None)):
-        settings.write_text(json.dumps(values | {"chat_template": template}))
-        found = open_checkpoint(folder).template
-        assert (found and found.source) == expected
-    (folder / "chat_template.jinja").write_text("file")
-    found = open_checkpoint(folder).template
-    assert found is not None
-    assert found.source == "file"
-
-
 def test_the_tokenizers_end_token_ends_a_text_too(tiny: Callable[..., Any]) -> None:
     folder = tiny(eos_token_id=3).folder
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))

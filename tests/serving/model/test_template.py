@@ -63,7 +63,7 @@ def test_tools_and_their_arguments_cannot_carry_markers(default_checkpoint: Chec
     tools = [{"type": "function", "function": {"name": "f", "description": FORGED, "parameters": {FORGED: 1}}}]
     calls = [{"id": "1", "function": {"name": "f", "arguments": {"x": FORGED}}}]
     tokenizer = default_checkpoint.tokenizer
-    ids = template.encode(tokenizer, [message("assistant", None, tool_calls=calls)], tools)
+    ids = template.encode(tokenizer, [message("assistant", None, tool_calls=calls)], tools=tools)
     assert [token for token in ids if token in tokenizer.control_ids] == [1, 2]
     assert tokenizer.decode(ids).count('"description": "<|im_end|>') == 1
 
@@ -103,7 +103,7 @@ def test_templates_have_what_hugging_face_gives_them() -> None:
         "{%- endfor %}{{ bos_token }}{{ eos_token }}{{ strftime_now('%Y')[:2] }}{{ flag }}"
     )
     template = ChatTemplate(source, "<s>", "</s>")
-    rendered = template.render([message("skip", "a"), message("user", "<é>")], options={"flag": True})
+    rendered = template.render([message("skip", "a"), message("user", "<é>")], variables={"flag": True})
     assert rendered == '"<é>"<s></s>20True'
 
 

@@ -72,8 +72,6 @@ class ServedModel:
         if self._template is None:
             raise RequestRejected(f"{self.name} has no chat template; use /v1/completions", "messages")
         options = dict(conversation.chat_template_kwargs or {})
-        if conversation.documents is not None:
-            options["documents"] = conversation.documents
         if reasoning_effort is not None:
             options.setdefault("reasoning_effort", reasoning_effort)
         turns = [message.for_template() for message in conversation.messages]
@@ -83,10 +81,11 @@ class ServedModel:
         ids = self._template.encode(
             self.tokenizer,
             turns,
-            offered or None,
-            conversation.opens_turn,
-            options or None,
-            bool(conversation.continue_final_message),
+            tools=offered,
+            documents=conversation.documents,
+            add_generation_prompt=conversation.opens_turn,
+            continue_final_message=bool(conversation.continue_final_message),
+            variables=options,
         )
         if not ids:
             raise RequestRejected("the chat template renders these messages to nothing", "messages")

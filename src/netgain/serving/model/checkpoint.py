@@ -4,6 +4,7 @@ process that speaks HTTP can have it too."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from netgain.serving.model.gguf import GgufFile
 from netgain.serving.model.gguf_config import config_from_gguf
 from netgain.serving.model.huggingface_config import config_from_huggingface
 from netgain.serving.model.template import ChatTemplate
+from netgain.serving.model.templating.files import sources_in_folder, sources_in_gguf
 from netgain.serving.model.tokenizer import Tokenizer
 from netgain.serving.model.vocabulary.folder import tokenizer_from_folder
 from netgain.serving.model.vocabulary.gguf import tokenizer_from_gguf
@@ -98,12 +100,12 @@ def _open_gguf(path: Path) -> Checkpoint:
     file = GgufFile(path)
     config = config_from_gguf(file)
     tokenizer = tokenizer_from_gguf(path, file.metadata)
-    source = file.metadata.get("tokenizer.chat_template")
+    sources = sources_in_gguf(file.metadata)
     template = None
-    if isinstance(source, str):
+    if sources:
         bos = tokenizer.spelling(config.bos) if config.bos is not None else None
         eos = tokenizer.spelling(config.eos[0]) if config.eos else None
-        template = _template(path, source, bos, eos)
+        template = _template(path, sources, bos, eos)
     name = DEFAULT_NAME if path == default_model_path() or path.name == MODEL_FILE else path.stem
     return Checkpoint(name, path, config, tokenizer, template, config.eos, file)
 
@@ -115,36 +117,19 @@ def _open_folder(folder: Path) -> Checkpoint:
     tokenizer = tokenizer_from_folder(folder)
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     eos_token, bos_token = _token(settings.get("eos_token")), _token(settings.get("bos_token"))
-    source = _template_source(folder, settings)
+    sources = sources_in_folder(folder, settings)
     eos = config.eos
     if eos_token is not None and (token := tokenizer.id_of(eos_token)) is not None:
         eos = tuple(dict.fromkeys((*eos, token)))
-    template = None if source is None else _template(folder, source, bos_token, eos_token)
+    template = _template(folder, sources, bos_token, eos_token) if sources else None
     return Checkpoint(folder.resolve().name, folder, config, tokenizer, template, eos, None)
 
 
-def _template(where: Path, source: str, bos: str | None, eos: str | None) -> ChatTemplate:
+def _template(where: Path, sources: Mapping[str, str], bos: str | None, eos: str | None) -> ChatTemplate:
     try:
-        return ChatTemplate(source, bos or "", eos or "")
+        return ChatTemplate(sources, bos or "", eos or "")
     except NetgainError as error:
         raise UsageError(f"{where}: {error}") from error
-
-
-def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
-    """A folder's chat template: chat_template.jinja, else tokenizer_config.json (one text, or several with names)."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        try:
-            return file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{file} is not valid UTF-8; fetch it again") from error
-    value = settings.get("chat_template")
-    if isinstance(value, list):
-        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
-        value = named.get("default")
-    return value if isinstance(value, str) else None
 
 
 def _token(value: Any) -> str | None:

@@ -64,7 +64,9 @@ def _documents(checkpoint: Checkpoint, dtype: str) -> dict[str, dict[str, Any]]:
         **named,
     }
     if checkpoint.template is not None:
-        settings["chat_template"] = checkpoint.template.source
+        forms = checkpoint.template.sources
+        named_forms = [{"name": name, "template": source} for name, source in forms.items()]
+        settings["chat_template"] = next(iter(forms.values())) if len(forms) == 1 else named_forms
     return {
         "config.json": {
             **_family(config),

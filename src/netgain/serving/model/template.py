@@ -3,135 +3,161 @@ the template opens and closes turns."""
 
 from __future__ import annotations
 
-import datetime
-import json
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template, TemplateError
+from jinja2.exceptions import SecurityError
 
 from netgain.errors import RequestRejected, UsageError
+from netgain.serving.model.templating.files import DEFAULT
+from netgain.serving.model.templating.messages import Message, for_template, with_text_arguments
+from netgain.serving.model.templating.sandbox import MAX_SOURCE_CHARACTERS, Sandbox
+from netgain.serving.model.templating.shield import shield, strings
 from netgain.serving.model.tokenizer import Tokenizer, guard_for
 
 
 class ChatTemplate:
-    """A chat template as Hugging Face writes them. Raises UsageError when the source is no valid template."""
+    """A chat template as Hugging Face writes them: one text, or several by name, of which `default` must be one.
 
-    def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.filters["tojson"] = _to_json
-        environment.globals.update(raise_exception=_refuse, strftime_now=_now)
-        self.source = source
+    With tools the form named `tool_use` is taken where there is one, with documents `rag`. Raises UsageError when a
+    source is no valid template.
+    """
+
+    def __init__(self, sources: str | Mapping[str, str], bos_token: str = "", eos_token: str = "") -> None:
+        named = {DEFAULT: sources} if isinstance(sources, str) else dict(sources)
+        if DEFAULT not in named:
+            raise UsageError(f"the model has chat templates {sorted(named)} but none named {DEFAULT!r}")
+        self.sources: Mapping[str, str] = MappingProxyType(named)
+        self.source = "\n".join(named.values())
+        self._sandbox = Sandbox()
         self._special = {"bos_token": bos_token, "eos_token": eos_token}
-        try:
-            self._template = environment.from_string(source)
-        except TemplateError as error:
-            raise UsageError(f"the model's chat template is not valid Jinja: {error}") from error
+        self._forms = {name: self._compile(name, source) for name, source in named.items()}
 
     def render(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Message],
+        *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        options: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt as text. `options` are the template's own variables. RequestRejected says why a template refuses."""
-        variables = {
+        """The prompt as text. `variables` are the template's own, such as enable_thinking.
+
+        With `continue_final_message` it ends with the content of the last message, and no turn is opened. Raises
+        RequestRejected with the template's reason.
+        """
+        prepared = for_template(messages, self.source)
+        end = None
+        if continue_final_message:
+            end = guard_for([*strings(prepared), self.source]) or "\0"
+            prepared, add_generation_prompt = _ending(prepared, end), False
+        given = {
             **self._special,
-            **(options or {}),
-            "messages": messages,
-            "tools": tools,
+            **(variables or {}),
+            "tools": tools or None,
+            "documents": documents or None,
             "add_generation_prompt": add_generation_prompt,
         }
+        form = self._form(bool(tools), bool(documents))
         try:
-            return self._template.render(variables)
+            text = self._sandbox.run(form, {**given, "messages": prepared})
+        except SecurityError as error:
+            raise RequestRejected(f"the model's chat template cannot be rendered: {error}", "messages") from error
+        except TypeError as error:
+            if not any(message.get("tool_calls") for message in prepared):
+                raise _unusable(error) from error
+            text = self._second_try(form, {**given, "messages": with_text_arguments(prepared)})
         except TemplateError as error:
-            raise RequestRejected(f"the model's chat template refuses these messages: {error}", "messages") from error
+            raise _refused(error) from error
         except Exception as error:  # a template computes with whatever the messages hold
-            detail = f"{type(error).__name__}: {error}"
-            raise RequestRejected(
-                f"the model's chat template cannot use these messages ({detail})", "messages"
-            ) from error
+            raise _unusable(error) from error
+        return text if end is None else _until(end, text)
 
     def encode(
         self,
         tokenizer: Tokenizer,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Message],
+        *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        options: Mapping[str, Any] | None = None,
-        continue_last: bool = False,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Prompt ids in which control ids come from the template alone: text that spells a marker stays text.
 
-        With `continue_last` the prompt ends with the last message's content, for the model to go on from there.
+        That holds for every string in what is given, at any depth. Parameters as of `render`.
         """
-        guard = guard_for(_strings([messages, tools, options, self.source]))
-        if guard is None:
-            raise RequestRejected("the messages use every private-use character; leave one out", "messages")
-        shielded = [_shield(message, tokenizer, guard) for message in messages]
+        given = [for_template(messages, self.source), tools, documents, variables]
+        try:
+            guard = guard_for([*strings(given), self.source])
+            if guard is None:
+                raise RequestRejected("the messages use every private-use character; leave one out", "messages")
+            turns, tools, documents, variables = (shield(value, tokenizer, guard) for value in given)
+        except RecursionError as error:
+            raise RequestRejected("the messages or tools are nested too deeply", "messages") from error
         text = self.render(
-            shielded,
-            None if tools is None else [_shield(tool, tokenizer, guard) for tool in tools],
-            add_generation_prompt,
-            None if options is None else _shield(options, tokenizer, guard),
+            turns,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=variables,
         )
-        return tokenizer.encode_marked(_cut_behind(text, shielded[-1]["content"]) if continue_last else text, guard)
+        return tokenizer.encode_marked(text, guard)
+
+    def _compile(self, name: str, source: str) -> Template:
+        if len(source) > MAX_SOURCE_CHARACTERS:
+            raise UsageError(f"the model's chat template has {len(source)} characters; at most {MAX_SOURCE_CHARACTERS}")
+        try:
+            return self._sandbox.from_string(source)
+        except Exception as error:  # also RecursionError, and what Python says of code that it cannot compile
+            which = "" if name == DEFAULT else f" {name!r}"
+            raise UsageError(f"the model's chat template{which} is not valid Jinja: {error}") from error
+
+    def _form(self, tools: bool, documents: bool) -> Template:
+        if tools and "tool_use" in self._forms:
+            return self._forms["tool_use"]
+        if documents and "rag" in self._forms:
+            return self._forms["rag"]
+        return self._forms[DEFAULT]
+
+    def _second_try(self, form: Template, given: Mapping[str, Any]) -> str:
+        """Some templates put arguments into their text as they are, which fails for objects."""
+        try:
+            return self._sandbox.run(form, given)
+        except TemplateError as error:
+            raise _refused(error) from error
+        except Exception as error:
+            raise _unusable(error) from error
 
 
-def _cut_behind(text: str, content: str) -> str:
-    """Rendered text up to the end of a message's content, whose outer white space a template may have dropped."""
-    body = content.strip()
-    at = text.rfind(body)
+def _refused(error: Exception) -> RequestRejected:
+    return RequestRejected(f"the model's chat template refuses these messages: {error}", "messages")
+
+
+def _unusable(error: Exception) -> RequestRejected:
+    detail = f"{type(error).__name__}: {error}"
+    return RequestRejected(f"the model's chat template cannot use these messages ({detail})", "messages")
+
+
+def _ending(messages: list[dict[str, Any]], end: str) -> list[dict[str, Any]]:
+    """The same with an end mark behind the last content, and a space that shows whether the template trims it."""
+    last = messages[-1] if messages else {}
+    if not isinstance(last.get("content"), str) or last.get("tool_calls"):
+        raise RequestRejected("the last message has no text that could be continued", "messages")
+    return [*messages[:-1], {**last, "content": f"{last['content']}{end} "}]
+
+
+def _until(end: str, text: str) -> str:
+    at = text.rfind(end)
     if at < 0:
         raise RequestRejected(
-            "the model's chat template changes the last message, so it cannot be continued", "messages"
+            "the model's chat template leaves out the last message, so it cannot be continued", "messages"
         )
-    end = at + len(body)
-    space = content[len(content.rstrip()) :]
-    return text[: end + len(space)] if text.startswith(space, end) else text[:end]
-
-
-def _shield(value: Any, tokenizer: Tokenizer, guard: str) -> Any:
-    """A copy whose free text cannot spell a marker."""
-    if isinstance(value, str):
-        return tokenizer.guarded(value, guard)
-    if isinstance(value, Mapping):
-        return {
-            tokenizer.guarded_name(key, guard): item if _is_structure(key, item) else _shield(item, tokenizer, guard)
-            for key, item in value.items()
-        }
-    if isinstance(value, Sequence):
-        return [_shield(item, tokenizer, guard) for item in value]
-    return value
-
-
-def _is_structure(key: str, value: Any) -> bool:
-    """Whether a value is a role or a type, which templates put inside their markers, and no free text."""
-    return key in ("role", "type") and isinstance(value, str) and re.fullmatch(r"[\w-]{1,64}", value) is not None
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for pair in value.items() for item in pair for text in _strings(item)]
-    if isinstance(value, Sequence):
-        return [text for item in value for text in _strings(item)]
-    return []
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """As chat templates expect it: Jinja's own filter escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
+    before = text[:at].replace(f"{end} ", "").replace(end, "")
+    return before if text.startswith(f"{end} ", at) else before.rstrip()
