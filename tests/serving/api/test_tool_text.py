@@ -12,7 +12,7 @@ from netgain.serving.api.forced_call import forced_call
 from netgain.serving.api.parsing.parts import ToolCallArguments, ToolCallStart
 from netgain.serving.api.parsing.registry import TOOL_FORMS, OutputFormat
 from netgain.serving.api.tool_text import knows_tools, with_tools_as_text
-from netgain.serving.model.tokenizer import tokenizer_from_file
+from netgain.serving.model.vocabulary.folder import tokenizer_from_file
 
 TOOL = {
     "type": "function",

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from netgain.errors import UsageError
-from netgain.serving.model.config import read_json
+from netgain.serving.model.fields import read_json
 
 DEFAULT = "default"
 _GGUF_KEY = "tokenizer.chat_template"

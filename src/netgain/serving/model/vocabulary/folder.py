@@ -3,12 +3,12 @@ tokenizer_config.json or added_tokens.json put on top."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from netgain.errors import UsageError
+from netgain.serving.model.fields import read_json
 from netgain.serving.model.tokenizer import Tokenizer
 from netgain.serving.model.vocabulary.model_file import read_model_file
 from netgain.serving.model.vocabulary.sentencepiece import added_token, spec_of
@@ -18,10 +18,10 @@ _OTHERS = ("tekken.json", "vocab.json", "vocab.txt", "spiece.model", "spm.model"
 
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
     """Raises UsageError when there is no tokenizer, or one that is broken or not supported."""
-    settings = _read(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     if (folder / "tokenizer.json").is_file():
         path = folder / "tokenizer.json"
-        spec = _read(path)
+        spec = read_json(path)
     elif (folder / "tokenizer.model").is_file():
         path = folder / "tokenizer.model"
         pieces = read_model_file(
@@ -42,7 +42,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
 
 def tokenizer_from_file(path: Path) -> Tokenizer:
     """From a tokenizer.json; raises UsageError when it is missing or broken."""
-    return Tokenizer(_read(path), str(path))
+    return Tokenizer(read_json(path), str(path))
 
 
 def _with_added(folder: Path, spec: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _with_added(folder: Path, spec: dict[str, Any], settings: Mapping[str, Any])
     known = {token.get("content") for token in added if isinstance(token, dict)} if isinstance(added, list) else set()
     more: dict[int, dict[str, Any]] = {}
     file = folder / "added_tokens.json"
-    for content, number in (_read(file) if file.is_file() else {}).items():
+    for content, number in (read_json(file) if file.is_file() else {}).items():
         if isinstance(number, int) and content not in known:
             more[number] = added_token(number, content, special=False)
     decoder = settings.get("added_tokens_decoder")
@@ -63,15 +63,3 @@ def _with_added(folder: Path, spec: dict[str, Any], settings: Mapping[str, Any])
     if not more:
         return spec
     return {**spec, "added_tokens": [*(added or []), *(more[number] for number in sorted(more))]}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        spec = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(spec, dict):
-        raise UsageError(f"{path} holds no tokenizer, expected a JSON object")
-    return spec
