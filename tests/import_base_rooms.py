@@ -12,6 +12,7 @@ from netgain.cli.main import SERVE_EXTRA
 ROOMS = (
     "netgain.cost",
     "netgain.deciding",
+    "netgain.doctor",
     "netgain.ledger",
     "netgain.measuring",
     "netgain.serving.blocks",

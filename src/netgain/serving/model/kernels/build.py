@@ -53,13 +53,18 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "netgain" / "kernels"
 
 
+def library_path(compiler: list[str], directory: Path) -> Path:
+    """Where the library of this source, compiler and processor lies once it is built. Raises Unavailable."""
+    return directory / f"netgain-kernels-{_key(compiler)}.so"
+
+
 def load_library(compiler: list[str], directory: Path, timeout_s: float = COMPILE_TIMEOUT_S) -> ctypes.CDLL:
     """The library built by `compiler`, from the cache if this source, compiler and processor are known there.
 
     Safe to call from several processes at once: each writes its own file and renames it into place.
     Raises Unavailable, with the end of the compiler's output, if it cannot be built or loaded.
     """
-    path = directory / f"netgain-kernels-{_key(compiler)}.so"
+    path = library_path(compiler, directory)
     if path.exists():
         try:
             return ctypes.CDLL(str(path))
