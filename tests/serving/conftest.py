@@ -23,6 +23,20 @@ CHAINS: dict[str, Sequence[str | bytes | None]] = {
     "v": (b"\xed", b"\x95", " then", " text", None),
     "l": ("la ", "lo ", "lu "),
     "s": ("short ", "answer", None),
+    "t": (
+        "let me see ",
+        "<tool_call>",
+        '\n{"name": "weather", "argu',
+        'ments": {"city": "Rome"}}\n</tool_',
+        "call>",
+        None,
+    ),
+    "p": (
+        '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>',
+        '\n<tool_call>{"name": "clock", "arguments": {}}</tool_call>',
+        None,
+    ),
+    "r": ("<think>\nhm", " well", "\n</think>\n\n", "the answer", " is 5", None),
 }
 
 

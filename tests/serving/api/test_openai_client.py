@@ -1,5 +1,6 @@
 """The official client works against this server as against OpenAI's."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -66,3 +67,50 @@ async def test_the_async_client_can_leave_a_stream_early(server):
         await stream.close()
         answer = await client.completions.create(model="chain", prompt="s", temperature=0)
     assert answer.choices[0].text == "short answer"
+
+
+def test_logprobs_come_as_the_clients_types(client):
+    messages = [{"role": "user", "content": "s"}]
+    answer = client.chat.completions.create(
+        model="chain", messages=messages, temperature=0, logprobs=True, top_logprobs=3
+    )
+    first = answer.choices[0].logprobs.content[0]
+    assert (first.token, len(first.top_logprobs)) == ("short ", 3)
+    with client.chat.completions.stream(
+        model="chain", messages=messages, temperature=0, logprobs=True, top_logprobs=3
+    ) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].logprobs.content == answer.choices[0].logprobs.content
+    text = client.completions.create(model="chain", prompt="s", temperature=0, logprobs=2)
+    assert text.choices[0].logprobs.tokens[:2] == ["short ", "answer"]
+
+
+def test_several_choices_are_put_together_from_one_stream(client):
+    with client.chat.completions.stream(
+        model="chain", messages=[{"role": "user", "content": "n"}], temperature=0, n=3
+    ) as stream:
+        final = stream.get_final_completion()
+    assert [choice.message.content for choice in final.choices] == ["one green left over"] * 3
+
+
+def test_the_fingerprint_stays_the_same(client):
+    answers = [client.completions.create(model="chain", prompt="s", temperature=0) for _ in range(2)]
+    assert len({answer.system_fingerprint for answer in answers}) == 1
+    assert answers[0].system_fingerprint.startswith("fp_")
+
+
+async def test_the_async_client_streams_while_others_ask(server):
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30) as client:
+
+        async def streamed(text: str) -> str:
+            stream = await client.chat.completions.create(
+                model="chain", messages=[{"role": "user", "content": text}], temperature=0, stream=True
+            )
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+        assert await asyncio.gather(*map(streamed, "snus")) == [
+            "short answer",
+            "one green left over",
+            "ď가龜🫠",
+            "short answer",
+        ]

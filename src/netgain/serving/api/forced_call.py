@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from netgain.serving.api.chat_protocol import Function
 from netgain.serving.api.parsing.tools import ToolForm
@@ -25,7 +26,7 @@ def forced_call(form: ToolForm, functions: Sequence[Function], tokenizer: Tokeni
     named = form.named and _ARGS in tokenizer.markers
     rules = []
     for at, function in enumerate(functions):
-        schema = {**(function.parameters or {"type": "object", "properties": {}}), "x-guidance": _COMPACT}
+        schema = {**_declared(function.parameters), "x-guidance": _COMPACT}
         name = json.dumps(function.name)
         if named:
             rules.append(f"call_{at}: {marker(form.opener)} {name} {marker(_ARGS)} args_{at}")
@@ -45,3 +46,10 @@ def forced_call(form: ToolForm, functions: Sequence[Function], tokenizer: Tokeni
     else:
         start = f'{marker(form.opener)} "[" call (", " call)* "]"' if several else f'{marker(form.opener)} "[" call "]"'
     return Grammar(kind="lark", text="\n".join([f"start: {start}", f"call: {call}", *rules]))
+
+
+def _declared(parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """The schema of a call's arguments: none but those that are declared, unless it says otherwise."""
+    schema = parameters or {"type": "object", "properties": {}}
+    combined = {"allOf", "anyOf", "oneOf", "$ref", "patternProperties"} & schema.keys()
+    return schema if combined or "properties" not in schema else {"additionalProperties": False, **schema}
