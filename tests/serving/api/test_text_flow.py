@@ -11,7 +11,8 @@ from netgain.serving.api.logprobs import Spelling, text_logprobs
 from netgain.serving.api.prepare import Job, Presentation
 from netgain.serving.api.shapes import text_of
 from netgain.serving.engine.request import Output, SamplingParams, TokenLogprobs
-from netgain.serving.model.tokenizer import Tokenizer, tokenizer_from_file
+from netgain.serving.model.tokenizer import Tokenizer
+from netgain.serving.model.vocabulary.folder import tokenizer_from_file
 
 BYTES = "aab가é ".encode()
 IM_END = 257

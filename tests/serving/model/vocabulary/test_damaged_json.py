@@ -117,8 +117,9 @@ def damaged(spec: Any, place: tuple[Any, ...], junk: object) -> Any:
             inner = inner[key]
         except (TypeError, LookupError):
             return spec
-    if isinstance(inner, dict) or (isinstance(inner, list) and place[-1] < len(inner)):
-        inner[place[-1]] = junk
+    key = place[-1]
+    if isinstance(inner, dict) or (isinstance(inner, list) and isinstance(key, int) and key < len(inner)):
+        inner[key] = junk
     return spec
 
 
