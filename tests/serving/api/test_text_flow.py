@@ -13,6 +13,7 @@ from netgain.serving.api.shapes import text_of
 from netgain.serving.engine.request import Output, SamplingParams, TokenLogprobs
 from netgain.serving.model.tokenizer import Tokenizer
 from netgain.serving.model.vocabulary.folder import tokenizer_from_file
+from netgain.serving.model.vocabulary.sentencepiece import Pieces, spec_of
 
 BYTES = "aab가é ".encode()
 IM_END = 257
@@ -142,3 +143,11 @@ def test_part_of_a_character_is_spelled_by_its_bytes(tokenizer):
     assert lists.tokens == ("bytes:\\xc3", "bytes:\\xa9", "!")
     assert lists.text_offset == (0, 0, 1)
     assert [len(top) for top in lists.top_logprobs] == [2, 2, 2]  # the most likely one, and the token itself
+
+
+@pytest.mark.parametrize(("continues", "expected"), [(False, "a b"), (True, " a b")])
+def test_a_leading_space_stays_only_where_a_text_goes_on(continues: bool, expected: str) -> None:
+    """SentencePiece puts a space before every text: an answer in a chat shall not begin with it, a completion needs it."""
+    pieces = Pieces(["<unk>", "▁a", "▁b"], [0.0, -1.0, -2.0], [2, 1, 1], unigram=False, unknown=0, start=None)
+    flow = TextFlow(Tokenizer(spec_of(pieces, "test"), "test"), continues=continues)
+    assert "".join([*(flow.push(token).text for token in (1, 2)), flow.finish().text]) == expected

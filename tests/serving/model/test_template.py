@@ -110,3 +110,35 @@ def test_templates_have_what_hugging_face_gives_them() -> None:
 def test_a_broken_template_is_refused_when_loaded() -> None:
     with pytest.raises(UsageError, match="not valid Jinja"):
         ChatTemplate("{% if %}")
+
+
+def test_a_template_may_render_nothing(default_checkpoint: Checkpoint) -> None:
+    """vllm-project/vllm#7632: an empty prompt stopped the engine; here it is seen before it is sent there."""
+    assert ChatTemplate("{% if false %}x{% endif %}").encode(default_checkpoint.tokenizer, [message("user", "a")]) == []
+
+
+def test_nesting_without_end_is_a_refusal(default_checkpoint: Checkpoint) -> None:
+    deep: Any = "x"
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(RequestRejected, match="nested"):
+        chat(default_checkpoint, message("user", "a"), tools=[deep])
+
+
+@pytest.mark.parametrize("last", [message("assistant", None), message("assistant", "", tool_calls=[{"id": "1"}])])
+def test_a_message_without_text_cannot_be_continued(default_checkpoint: Checkpoint, last: dict[str, Any]) -> None:
+    with pytest.raises(RequestRejected, match="continued"):
+        chat(default_checkpoint, message("user", "a"), last, continue_final_message=True)
+
+
+def test_a_message_that_the_template_leaves_out_cannot_be_continued() -> None:
+    with pytest.raises(RequestRejected, match="leaves out the last message"):
+        ChatTemplate("{{ messages[0].content }}").render(
+            [message("user", "a"), message("assistant", "b")], continue_final_message=True
+        )
+
+
+def test_an_unknown_variable_is_a_refusal() -> None:
+    """sgl-project/sglang#892: whatever a template raised became a 500."""
+    with pytest.raises(RequestRejected, match="nowhere"):
+        ChatTemplate("{{ nowhere.at.all }}").render([message("user", "a")])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Encoder
 from transformers import AutoTokenizer
 
@@ -118,6 +118,63 @@ def test_white_space_beside_a_marker_goes_where_the_tokenizer_says() -> None:
         assert tokenizer.encode_marked(text, GUARD) == full.encode(text, add_special_tokens=False).ids
 
 
+def pieces_encoder(scheme: str | None) -> Encoder:
+    """A SentencePiece-style tokenizer.json as Llama 2 has it (None: the space by a normalizer) or Mistral (Metaspace)."""
+    letters = [
+        "<unk>",
+        "<s>",
+        "[INST]",
+        "[/INST]",
+        "▁",
+        *"abc",
+        "▁a",
+        "▁b",
+        "ab",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+    ]
+    vocab = {letter: number for number, letter in enumerate(letters)}
+    merges = [("▁", "a"), ("▁", "b"), ("a", "b")]
+    encoder = Encoder(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    if scheme is None:
+        encoder.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        encoder.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False)
+    decoding = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    encoder.decoder = decoders.Sequence(decoding)
+    encoder.add_special_tokens([AddedToken(token, normalized=False) for token in letters[:4]])
+    return encoder
+
+
+@pytest.mark.parametrize("scheme", [None, "first", "always", "never"])
+@given(
+    parts=st.lists(
+        st.sampled_from(["[INST]", "[/INST]", "<s>", " ", "a", "b", "ab", " b", "가", "\n", "[", "INST"]), max_size=9
+    )
+)
+def test_marked_text_is_encoded_as_the_library_does_it_at_once(scheme: str | None, parts: list[str]) -> None:
+    encoder, tokenizer = SENTENCEPIECE[scheme]
+    text = "".join(parts)
+    assert tokenizer.encode_marked(text, GUARD) == encoder.encode(text, add_special_tokens=False).ids
+    assert tokenizer.control_ids.isdisjoint(tokenizer.encode(text))
+
+
+@pytest.mark.parametrize("scheme", [None, "first", "always"])
+@given(text=st.text(st.sampled_from("ab가🫠\n. ")))
+def test_decoding_is_the_librarys_and_takes_the_leading_space_off_once(scheme: str | None, text: str) -> None:
+    encoder, tokenizer = SENTENCEPIECE[scheme]
+    ids = encoder.encode(text).ids
+    assert tokenizer.decode(ids) == encoder.decode(ids)
+    stream = Detokenizer(tokenizer)
+    assert "".join([*(stream.push([token]) for token in ids), stream.finish()]) == encoder.decode(ids)
+
+
+SENTENCEPIECE = {
+    scheme: (encoder, Tokenizer(json.loads(encoder.to_str()), "test"))
+    for scheme in (None, "first", "always", "never")
+    for encoder in (pieces_encoder(scheme),)
+}
+
+
 def test_start_tokens_are_the_tokenizers_own() -> None:
     encoder = Encoder.from_str(json.dumps(dict(BYTES.spec)))
     encoder.post_processor = processors.TemplateProcessing(
@@ -130,6 +187,7 @@ def test_start_tokens_are_the_tokenizers_own() -> None:
 
 @pytest.mark.parametrize("text", ["ď", "가", "龜", "🫠", "a가b龜🫠c"])
 def test_characters_of_several_tokens_come_out_whole(text: str) -> None:
+    """tenstorrent/tt-inference-server#2594, exo-explore/exo#1691: each token was turned into text alone."""
     parts = pieces(byte_ids(text.encode()))
     assert "".join(parts) == text
     assert all("\ufffd" not in part for part in parts)
@@ -145,6 +203,7 @@ def test_interleaved_streams_do_not_mix() -> None:
 
 
 def test_a_character_cut_by_other_text_or_by_the_end_costs_one_replacement_mark() -> None:
+    """Blaizzy/mlx-vlm#1778: the text was given out at a word's border, inside a character."""
     half = "한".encode()[:2]
     assert pieces(byte_ids(half + b" ok"))[1:] == ["", "\ufffd ", "o", "k", ""]
     assert pieces(byte_ids(b"ab" + half)) == ["a", "b", "", "", "\ufffd"]

@@ -54,6 +54,7 @@ class Choice:
             include_stop=shown.include_stop,
             min_tokens=job.sampling.min_tokens,
             keep=shown.keep,
+            continues=shown.continues,
             entries=shown.top is not None,
             offset=len(job.echo or ""),
         )

@@ -31,13 +31,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Presentation:
-    """How the tokens of a choice are shown. `keep`: control tokens that stay in the text; `top`: how many log-probabilities
-    per token (None: not even the token's own); `new_parser` reads reasoning and tool calls; `one_call` drops all calls
-    behind the first."""
+    """How the tokens of a choice are shown. `keep`: control tokens that stay in the text; `continues`: the text goes on with
+    that of the prompt; `top`: how many log-probabilities per token (None: not even the token's own); `new_parser` reads
+    reasoning and tool calls; `one_call` drops all calls behind the first."""
 
     stops: tuple[str, ...] = ()
     include_stop: bool = False
     keep: frozenset[str] = frozenset()
+    continues: bool = False
     top: int | None = None
     prompt_top: int | None = None
     tokens_as_ids: bool = False
@@ -156,6 +157,7 @@ def _presentation(
         stops=tuple(request.stop),
         include_stop=bool(request.include_stop_str_in_output),
         keep=keep,
+        continues=not isinstance(request, ChatRequest) or bool(request.continue_final_message),
         top=request.top,
         prompt_top=request.prompt_logprobs,
         tokens_as_ids=bool(request.return_tokens_as_token_ids),

@@ -20,8 +20,9 @@ class Flowed(NamedTuple):
 
 
 class TextFlow:
-    """The text of one choice. Before `min_tokens` tokens no stop string counts. With `entries`, text leaves in whole tokens,
-    so that in every piece text and entries say the same; their offsets count from `offset`."""
+    """The text of one choice; `continues`: it goes on with another text. Before `min_tokens` tokens no stop string counts.
+    With `entries`, text leaves in whole tokens, so that in every piece text and entries say the same; their offsets count
+    from `offset`."""
 
     def __init__(
         self,
@@ -31,10 +32,11 @@ class TextFlow:
         include_stop: bool = False,
         min_tokens: int = 0,
         keep: Iterable[str] = (),
+        continues: bool = False,
         entries: bool = False,
         offset: int = 0,
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, keep)
+        self._detokenizer = Detokenizer(tokenizer, keep, continues)
         self._stops = StopMatcher(stops, include_stop)
         self._min_tokens = min_tokens
         self._count = 0
