@@ -28,7 +28,7 @@ def test_a_call_in_the_history_is_written_as_the_reader_reads_it(form):
     assert offer["role"] == "system"
     assert json.dumps(TOOL["function"]) in offer["content"]
     assert set(written) == {"role", "content"}
-    parser = OutputFormat(tools=form).parser(tools=True, inside_reasoning=False, source=random.Random(0))
+    parser = OutputFormat(tools=form).parser(tools={"weather"}, inside_reasoning=False, source=random.Random(0))
     start, arguments = [*parser.feed(written["content"]), *parser.finish()]
     assert isinstance(start, ToolCallStart)
     assert isinstance(arguments, ToolCallArguments)

@@ -1,6 +1,5 @@
 """Log-probabilities as clients read them: entries of tokens, and their JSON on each endpoint."""
 
-import codecs
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from netgain.serving.engine.request import TokenLogprobs
-from netgain.serving.model.tokenizer import Tokenizer
+from netgain.serving.model.tokenizer import Detokenizer, Tokenizer
 
 LOWEST = -9999.0  # stands for minus infinity, which JSON cannot say
 
@@ -118,11 +117,11 @@ def prompt_logprobs(
 
 def prompt_entries(prompt: Sequence[int], laws: Sequence[TokenLogprobs | None], tokenizer: Tokenizer) -> list[Entry]:
     """An echoed prompt's tokens with their places in its text."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    detokenizer = Detokenizer(tokenizer)
     entries, offset = [], 0
     for token, law in zip(prompt, laws, strict=True):
         entries.append(Entry(token, law, offset))
-        offset += len(decoder.decode(tokenizer.token_bytes(token)))
+        offset += len(detokenizer.push((token,)))
     return entries
 
 

@@ -144,15 +144,15 @@ def _presentation(
     keep = served.all_markers if request.skip_special_tokens is False else frozenset[str]()
     one_call = reads_reasoning = False
     if isinstance(request, ChatRequest):
-        tools = bool(request.callable_tools)
-        form = served.output_format(tools)
+        tools = frozenset(tool.function.name for tool in request.callable_tools)
+        form = served.output_format(bool(tools))
         reads_reasoning = form.reasoning is not None
         one_call = request.parallel_tool_calls is False
         if tools or reads_reasoning:
             inside = not forced and form.opens_reasoning(served.tokenizer, prompt)
             source = random.Random(secrets.randbits(64))
             new_parser = lambda: form.parser(tools=tools, inside_reasoning=inside, source=source)  # noqa: E731
-            keep |= form.keep(tools)
+            keep |= form.keep(bool(tools))
     return Presentation(
         stops=tuple(request.stop),
         include_stop=bool(request.include_stop_str_in_output),

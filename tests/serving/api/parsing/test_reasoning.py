@@ -17,7 +17,9 @@ CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 
 def read(*pieces: str, form: ReasoningForm = THINK, inside: bool = False, tools: bool = False) -> tuple[str, str, int]:
     """The thoughts, the content and the number of calls."""
-    reader = OutputFormat(HERMES, form).parser(tools=tools, inside_reasoning=inside, source=random.Random(1))
+    reader = OutputFormat(HERMES, form).parser(
+        tools={"f"} if tools else (), inside_reasoning=inside, source=random.Random(1)
+    )
     parts: list[Part] = [part for piece in pieces for part in reader.feed(piece)] + reader.finish()
     thoughts = "".join(part.text for part in parts if isinstance(part, Reasoning))
     content = "".join(part.text for part in parts if isinstance(part, Content))
@@ -59,7 +61,7 @@ def test_calls_are_read_behind_the_thoughts_and_not_in_them() -> None:
 
 
 def test_thoughts_stream_before_they_end() -> None:
-    reader = OutputFormat(None, THINK).parser(tools=False, inside_reasoning=True, source=random.Random(1))
+    reader = OutputFormat(None, THINK).parser(tools=(), inside_reasoning=True, source=random.Random(1))
     assert reader.feed("first ") == [Reasoning("first")]
     assert reader.feed("second") == [Reasoning(" second")]
     assert reader.feed(" </think> a") == [Content("a")]

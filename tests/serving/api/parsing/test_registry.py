@@ -64,14 +64,14 @@ def test_settings_name_what_there_is() -> None:
 def test_none_reads_nothing() -> None:
     form = output_format("none", "none", tokenizer("<tool_call>"), None)
     assert form == OutputFormat()
-    assert isinstance(form.parser(tools=True, inside_reasoning=False, source=random.Random(1)), PlainParser)
+    assert isinstance(form.parser(tools={"f"}, inside_reasoning=False, source=random.Random(1)), PlainParser)
     assert form.keep(tools=True) == frozenset()
 
 
 @pytest.mark.parametrize("name", TOOL_FORMS)
 def test_without_tools_nothing_is_a_call(name: str) -> None:
     form = output_format(name, "none", PLAIN, None)
-    assert isinstance(form.parser(tools=False, inside_reasoning=False, source=random.Random(1)), PlainParser)
+    assert isinstance(form.parser(tools=(), inside_reasoning=False, source=random.Random(1)), PlainParser)
     assert form.keep(tools=False) == frozenset()
     assert form.keep(tools=True) >= {TOOL_FORMS[name].opener}
 

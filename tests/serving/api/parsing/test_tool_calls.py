@@ -18,7 +18,9 @@ FORMS = st.sampled_from([HERMES, LLAMA3_JSON, MISTRAL])
 
 
 def parser(form: ToolForm) -> OutputParser:
-    return OutputFormat(tools=form).parser(tools=True, inside_reasoning=False, source=random.Random(1))
+    return OutputFormat(tools=form).parser(
+        tools={"weather", "now", "f"}, inside_reasoning=False, source=random.Random(1)
+    )
 
 
 def read(form: ToolForm, *pieces: str) -> list[Part]:
@@ -101,6 +103,7 @@ def test_calls_of_each_family_are_found_at_every_cut(form: ToolForm, text: str, 
         '<tool_call>{"name": "f", "arguments": {"a": 1,}}</tool_call> and on',
         '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
         '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "sunny", "arguments": {}}</tool_call>',  # no function of that name is offered
         '<tool_call>{"name": 7, "arguments": {}}</tool_call>',
         '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "f", "arguments": "no object"}</tool_call>',
@@ -118,6 +121,8 @@ def test_calls_of_each_family_are_found_at_every_cut(form: ToolForm, text: str, 
         "[TOOL_CALLS]a b[ARGS]{}",
         "[TOOL_CALLS][]",
         '[TOOL_CALLS][{"name": "f", "arguments": {"a": NaN}}]',
+        "[TOOL_CALLS]sunny[ARGS]{}",
+        '{"name": "sunny", "parameters": {}}',
     ],
 )
 def test_what_is_no_call_is_content_to_the_last_character(form: ToolForm, text: str) -> None:

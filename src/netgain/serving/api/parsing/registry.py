@@ -1,7 +1,7 @@
 """Which readers of generated text there are, and which one a model needs."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -37,12 +37,12 @@ class OutputFormat:
         spellings: frozenset[str] = frozenset() if self.reasoning is None else self.reasoning.markers
         return spellings | self.tools.markers if tools and self.tools is not None else spellings
 
-    def parser(self, *, tools: bool, inside_reasoning: bool, source: random.Random) -> OutputParser:
-        """A reader for one choice. `tools`: the request offers tools that may be called; `source` draws the calls' ids."""
+    def parser(self, *, tools: Collection[str], inside_reasoning: bool, source: random.Random) -> OutputParser:
+        """A reader for one choice. `tools` may be called: a call of anything else is content; `source` draws the ids."""
         parser: OutputParser = PlainParser()
         if tools and self.tools is not None:
             draw = mistral_id if self.tools is TOOL_FORMS["mistral"] else openai_id
-            parser = ToolParser(self.tools, lambda: draw(source))
+            parser = ToolParser(self.tools, lambda: draw(source), tools)
         return parser if self.reasoning is None else ReasoningParser(self.reasoning, parser, inside_reasoning)
 
     def opens_reasoning(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:

@@ -2,7 +2,7 @@
 whole answer. What turns out not to be a call is content from its first character on, and is looked through again for calls."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from netgain.serving.api.parsing import json_text
@@ -13,7 +13,6 @@ from netgain.serving.api.parsing.source import Reading, Source
 
 _NAME = re.compile(r"[\w.-]*")
 _UNMARKED_KEYS = frozenset({"name", "type", "id", *ARGUMENT_KEYS})
-MAX_NAME_CHARACTERS = 256
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,13 @@ MISTRAL = ToolForm("[TOOL_CALLS]", named=True)
 
 
 class ToolParser:
-    """Content and the calls of one form."""
+    """Content and the calls of one form to functions of these names; models make names up, too."""
 
-    def __init__(self, form: ToolForm, new_id: NewId) -> None:
+    def __init__(self, form: ToolForm, new_id: NewId, names: Collection[str]) -> None:
         self._form = form
         self._source = Source()
         self._output = Output(new_id)
+        self._names = frozenset(names)
         self._content = re.compile(f"[^{re.escape(form.opener[0])}]*")
         self._reading = self._answer()
         next(self._reading, None)
@@ -146,7 +146,7 @@ class ToolParser:
         start = self._source.at
         fields = yield from json_text.object_fields(self._source, _UNMARKED_KEYS if bare else None)
         call = None if fields is None else call_of(fields, needs_arguments=bare)
-        if call is None:
+        if call is None or call.name not in self._names:
             self._source.at = start
             return False
         self._output.call(call)
@@ -155,7 +155,7 @@ class ToolParser:
     def _named(self) -> Reading[bool]:
         source = self._source
         name = yield from source.all(_NAME)
-        if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        if name not in self._names:
             return False
         if (yield from source.literal((_CALL_ID, _ARGS))) == _CALL_ID:
             yield from source.all(_NAME)
