@@ -48,7 +48,17 @@ FEATURES = {
 
 
 def make_engine(
-    *, blocks=96, budget=64, running=8, k=0, caching=True, verifier=None, proposer=None, grammars=None, **executor
+    *,
+    blocks=96,
+    budget=64,
+    running=8,
+    k=0,
+    caching=True,
+    verifier=None,
+    proposer=None,
+    grammars=None,
+    collector=None,
+    **executor,
 ) -> Engine:
     clock = WallClock()
     scheduler = Scheduler(
@@ -66,7 +76,7 @@ def make_engine(
         scheduler=scheduler,
         namespace=NAMESPACE,
         clock=clock,
-        collector=Collector(),
+        collector=collector or Collector(),
         vocab_size=VOCAB,
         eos_ids=EOS,
         proposer=proposer or (NgramProposer(k=k, lookup_min=1, lookup_max=3) if k else None),

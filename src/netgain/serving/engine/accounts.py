@@ -1,5 +1,6 @@
 """What a step writes down: each request's stages, its own cost and stall, draft handoffs, counters."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from netgain.ledger.stage import Stage
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.request import EngineStats, TokenLogprobs
 from netgain.serving.engine.scheduler import Scheduler, StepPlan, Work
+
+_log = logging.getLogger(__name__)
 
 
 class StepStamps(NamedTuple):
@@ -38,6 +41,7 @@ class Accounts:
     def __init__(self, collector: Collector, scheduler: Scheduler) -> None:
         self.counters = dict.fromkeys(EngineStats.__struct_fields__[4:], 0)
         self.step_cost: StepCost | None = None
+        self.faults = 0
         self._collector = collector
         self._scheduler = scheduler
 
@@ -49,7 +53,25 @@ class Accounts:
         stamps: StepStamps,
         generations: Mapping[str, Generation],
     ) -> None:
-        """`committed[i]` came out of plan.work[i]; `drafted` are the requests that were asked for drafts."""
+        """`committed[i]` came out of plan.work[i]; `drafted` are the requests that were asked for drafts.
+
+        Never raises: a fault in accounting costs figures, not answers. The first one is logged.
+        """
+        try:
+            self._write_down(plan, committed, drafted, stamps, generations)
+        except Exception:
+            self.faults += 1
+            if self.faults == 1:
+                _log.exception("a step could not be written down; further faults are only counted")
+
+    def _write_down(
+        self,
+        plan: StepPlan,
+        committed: Sequence[Committed],
+        drafted: Collection[str],
+        stamps: StepStamps,
+        generations: Mapping[str, Generation],
+    ) -> None:
         self._waits(plan, stamps, generations)
         shares = []
         splits = self._split(plan, stamps)
