@@ -10,6 +10,7 @@ from netgain.serving.api.choice import Choice
 from netgain.serving.api.logprobs import Spelling, text_logprobs
 from netgain.serving.api.prepare import Job, Presentation
 from netgain.serving.api.shapes import text_of
+from netgain.serving.api.text_flow import TextFlow
 from netgain.serving.engine.request import Output, SamplingParams, TokenLogprobs
 from netgain.serving.model.tokenizer import Tokenizer
 from netgain.serving.model.vocabulary.folder import tokenizer_from_file
