@@ -49,6 +49,7 @@ def wait_for_idle(server, timeout_s: float = 10.0) -> None:
 
 
 def test_clients_that_give_up_leave_nothing_behind(server):
+    """Avarok-Cybersecurity/atlas#368: non-streaming calls whose clients had left kept their slots for ever."""
     for _ in range(6):  # two run, four wait
         open_request(server, max_tokens=4000).close()
     hurried = open_request(server, max_tokens=4000)
@@ -80,6 +81,7 @@ def test_a_client_that_leaves_before_its_body_is_complete_harms_nobody(server):
     ("number", "cause"), [(signal.SIGKILL, "signal 9 (SIGKILL)"), (signal.SIGSTOP, "gave no sign of life")]
 )
 def test_a_dead_or_hung_engine_is_named_and_replaced(server, number, cause):
+    """vllm-project/vllm#53157: the front end looked healthy while nothing could be generated."""
     server.wait_until("ready", 15)
     restarts = server.health()["replicas"][0]["restarts"]
     steps = server.metric("netgain_steps_total")

@@ -14,6 +14,7 @@ from netgain.errors import RequestRejected, Unavailable, UsageError
 from netgain.serving.engine.request import Request, SamplingParams
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.fleet.health import ReplicaState
+from netgain.serving.fleet.pace import Pace
 from netgain.serving.fleet.reply import Delivery, EngineLost, Loss
 from netgain.serving.runtime.config import EngineConfig, FleetSettings, ModelSettings, SchedulerSettings
 
@@ -193,6 +194,41 @@ time.sleep(0.3)
     assert gaps[1] >= 0.4
     assert gaps[2] >= 0.8
     assert all(gap >= 0.8 for gap in gaps[2:])
+
+
+async def test_an_engine_that_never_comes_back_is_given_up(tmp_path):
+    """vllm-project/vllm#53157: a front end that answers 503 for ever and never ends."""
+    ready = "b'\\x82\\xa4type\\xa5Ready\\xa4info\\x81\\xa5model\\xa1m'"
+    text = (
+        f"import pathlib, socket, struct, sys, time; log = pathlib.Path({str(tmp_path / 'log')!r});"
+        "first = not log.exists(); log.touch(); first or sys.exit(7); s = socket.socket(socket.AF_UNIX);"
+        f"s.connect(sys.argv[2]); r = {ready}; s.sendall(struct.pack('>I', len(r)) + r); time.sleep(0.2)"
+    )
+    settings = SETTINGS.model_copy(update={"restart_backoff_s": 0.0, "max_failures": 3})
+    fleet = Fleet(EngineConfig(), settings, command=script(text))
+    await fleet.start()
+    cause = await asyncio.wait_for(fleet.given_up(), 10)
+    assert "failed 3 times in a row" in cause
+    assert "exited with code 7" in cause
+    assert not fleet.health().ready
+    await fleet.close()
+
+
+@pytest.mark.parametrize(
+    ("reports", "seconds"),
+    [
+        ([], None),
+        ([(0, 5)], None),
+        ([(0, 5), (1, 5)], None),
+        ([(0, 5), (4, 7)], 2.0),
+        ([(0, 0), (100, 50), (110, 55), (120, 60)], 2.0),  # what lies further back than the window is forgotten
+    ],
+)
+def test_the_pace_of_an_engine_is_that_of_its_last_seconds(reports, seconds):
+    pace = Pace()
+    for at_s, finished in reports:
+        pace.note(at_s, finished)
+    assert pace.seconds_per_request() == seconds
 
 
 @pytest.mark.parametrize(("step_timeout_s", "survives"), [(60.0, True), (0.2, False)])

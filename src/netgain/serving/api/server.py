@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from netgain.errors import UsageError
+from netgain.errors import Unavailable, UsageError
 from netgain.ledger.export import JsonlWriter
 from netgain.serving.api.app import build_app
 from netgain.serving.api.auth import Authenticator
@@ -40,7 +40,8 @@ async def run_server(config: ServerConfig, announce: Callable[[str, Mapping[str,
 
     The first SIGINT or SIGTERM refuses new requests and lets running ones finish within `server.drain_timeout_s`; a second
     one ends them. Raises UsageError (port in use, model, key file or setting that cannot work), Unavailable (model fetch,
-    engine start), or KeyboardInterrupt (a signal while the model was fetched, or a second one).
+    engine start, an engine that fails again and again), or KeyboardInterrupt (a signal while the model was fetched, or a
+    second one).
     """
     authenticator = None if config.auth.keys_file is None else Authenticator(Path(config.auth.keys_file))
     _allow_open_files(config.server.max_connections)
@@ -80,11 +81,18 @@ async def run_server(config: ServerConfig, announce: Callable[[str, Mapping[str,
                     await asyncio.sleep(0.01)
                 if server.started:
                     announce(_url(listener), fleet.info, None if authenticator is None else authenticator.count)
-                await _unless(signals.first, asyncio.shield(serving))
-                await _drain(lifecycle, signals, config.server.drain_timeout_s)
+                lost = asyncio.create_task(fleet.given_up())
+                signalled = asyncio.create_task(signals.first.wait())
+                await asyncio.wait({serving, lost, signalled}, return_when=asyncio.FIRST_COMPLETED)
+                signalled.cancel()
+                lost.cancel()
+                if not lost.done():
+                    await _drain(lifecycle, signals, config.server.drain_timeout_s)
                 await fleet.close()  # open streams end with an error event, so that their connections can close
                 server.should_exit = True
                 await serving
+                if lost.done() and not lost.cancelled():
+                    raise Unavailable(lost.result())
             finally:
                 if watching is not None:
                     watching.cancel()

@@ -58,6 +58,11 @@ class Fleet:
         ready = any(replica.ready for replica in self._replicas.values())
         return FleetHealth(ready=ready, cause=None if ready else self._why_not_ready(), replicas=replicas)
 
+    async def given_up(self) -> str:
+        """Wait until no replica will come back by itself; returns the cause."""
+        await asyncio.gather(*(replica.given_up() for replica in self._replicas.values()))
+        return self._why_not_ready()
+
     async def close(self) -> None:
         """End every process; requests in flight are told. May be called twice."""
         await asyncio.gather(*(replica.close() for replica in self._replicas.values()))

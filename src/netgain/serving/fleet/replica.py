@@ -67,6 +67,7 @@ class Replica:
         self._supervisor: asyncio.Task[None] | None = None
         self._first_outcome: asyncio.Future[None] | None = None
         self._closing = asyncio.Event()
+        self._given_up = asyncio.Event()
 
     @property
     def ready(self) -> bool:
@@ -125,6 +126,10 @@ class Replica:
         finally:
             del self._calls[call]
 
+    async def given_up(self) -> None:
+        """Wait until no further process will be started, because none lived for long; `health` has the cause."""
+        await self._given_up.wait()
+
     async def close(self) -> None:
         """End the process and everything it started; requests in flight are told. May be called twice."""
         self._state, self._cause = ReplicaState.CLOSED, "the server is shutting down"
@@ -150,6 +155,10 @@ class Replica:
             if self._closing.is_set():
                 return
             failures = 1 if time.monotonic() - started_s > _STEADY_S else failures + 1
+            if failures >= self._settings.max_failures:
+                self._cause = f"it failed {failures} times in a row and is not started again; the last time: {failure}"
+                self._given_up.set()
+                return
             backoff_s = min(
                 self._settings.restart_backoff_s * 2.0 ** min(failures - 1, 16), self._settings.restart_backoff_max_s
             )

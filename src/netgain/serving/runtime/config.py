@@ -146,6 +146,11 @@ class FleetSettings(Settings):
         default=0.5, ge=0, description="wait before the first restart; doubles per failure in a row"
     )
     restart_backoff_max_s: float = Field(default=30.0, ge=0, description="longest wait before a restart")
+    max_failures: int = Field(
+        default=10,
+        ge=1,
+        description="after as many failed starts or short lives in a row the server ends (exit code 1)",
+    )
     stop_timeout_s: float = Field(
         default=5.0, gt=0, description="an engine process that has not ended by then is killed"
     )
