@@ -74,6 +74,7 @@ class Tally:
     wrong: int = 0
     hung: int = 0
     faults: list[str] = field(default_factory=list)
+    rests: list[dict[str, int]] = field(default_factory=list)  # what was above the first level, at every look
 
     def fault(self, text: str) -> None:
         if len(self.faults) < 40:

@@ -34,7 +34,7 @@ REST_S = 30.0  # the longest that a server without load may need to come to rest
 RECOVERY_S = 60.0
 SETTINGS = (
     "engine.speculation.method=ngram",
-    "engine.cache.kv_tokens=768",
+    "engine.cache.kv_tokens=512",
     "engine.scheduler.max_running=6",
     "engine.scheduler.max_waiting=16",
     "engine.scheduler.max_batch_tokens=256",
@@ -71,7 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="netgain-soak-") as folder:
         figures = asyncio.run(soak(Path(folder), tally, arguments.minutes * 60, arguments.seed))
     context = {"minutes": arguments.minutes, "seed": arguments.seed, "clients": CLIENTS, "settings": SETTINGS}
-    context |= {"kinds": dict(tally.kinds), "outcomes": dict(tally.outcomes), "faults": tally.faults}
+    context |= {"rests": tally.rests, "faults": tally.faults}
     _report.write(arguments.json, figures, context, "Soak")
     for fault in tally.faults:
         print(fault, file=sys.stderr)
@@ -80,6 +80,7 @@ def main() -> None:
 
 
 async def soak(folder: Path, tally: Tally, seconds: float, seed: int) -> dict[str, _report.Figure]:
+    """The figures; `tally` is filled on the way."""
     keys = folder / "keys.json"
     world = World(
         url="",
@@ -133,6 +134,7 @@ async def _phases(world: World, seconds: float, seed: int) -> dict[str, _report.
             lives[level.engine_pid].append(level.engine_rss_bytes)
     grown = [level.above(base) for level in levels]
     worst = max(grown, key=lambda more: sum(more.values()))
+    world.tally.rests = [{**level.above(base), "rss_mib": level.rss_bytes >> 20} for level in levels]
     counters = await _metrics(world)
     life = max(lives.values(), key=len)
     tally = world.tally
@@ -202,6 +204,7 @@ async def _rest(world: World) -> Level:
         gauges = await _metrics(world)
         pid = health["replicas"][0]["pid"]
         busy = health["replicas"][0]["in_flight"]
+        await asyncio.sleep(0.3)  # the server has closed its end of these two questions by then
         level = None
         if pid is not None and "netgain_kv_blocks" in gauges:
             busy += int(gauges["netgain_requests_running"] + gauges["netgain_requests_waiting"])

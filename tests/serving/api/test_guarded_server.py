@@ -110,6 +110,8 @@ def test_a_wrong_secret_is_refused_and_the_right_one_still_taken(server, key):
     for _ in range(3):
         assert ask(server, key[:-1] + ("A" if key[-1] != "A" else "B")).status == 401
     assert ask(server, key).json["choices"][0]["text"] == "short answer"
+    assert ask(server, key, temperature="hot").status == 400
+    wait_for(lambda: any(f"by acme/{key.split('-')[1]} refused" in line for line in server.lines))
     assert all(key.partition("-")[2].partition("-")[2] not in line for line in server.lines), "a key is in the log"
 
 

@@ -23,7 +23,7 @@ from netgain.serving.api.auth import Authenticator, Identity
 from netgain.serving.api.body import Body, read_body
 from netgain.serving.api.chat_protocol import ChatRequest
 from netgain.serving.api.deadline import timeout_of
-from netgain.serving.api.doorstep import Doorstep, admission, received_s
+from netgain.serving.api.doorstep import Doorstep, admission, received_s, who
 from netgain.serving.api.errors import ApiError, to_api_error
 from netgain.serving.api.exchange import Exchange
 from netgain.serving.api.lifecycle import Lifecycle
@@ -177,10 +177,11 @@ def build_app(
     async def explain(request: Request, error: Exception) -> Response:
         """Any failure before an answer began."""
         answer = _explain(error, request.url.path)
+        asked = f"{request.method} {request.url.path}{who(request.scope)}"
         if answer.status >= 500:
-            logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=_unexpected(error))
+            logger.error("%s failed: %s", asked, error, exc_info=_unexpected(error))
         elif answer.status not in (401, 429):  # those are for whoever reads the metrics, not for a line each
-            logger.warning("%s %s refused: %s", request.method, request.url.path, answer)
+            logger.warning("%s refused: %s", asked, answer)
         return _json({"error": answer.detail}, answer)
 
     async def admit(request: Request, error: Exception) -> Response:

@@ -36,6 +36,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             return b""
         return msgspec.msgpack.encode((self.tenant, cache_salt))
 
+    def __str__(self) -> str:
+        return "anonymous" if self.tenant is None else f"{self.tenant}/{self.key_id}"
+
     def within(self, limits: LimitSettings) -> LimitSettings:
         """The server's limits, with this key's where they are tighter."""
         own = None if self.limits is None else self.limits.max_tokens

@@ -32,6 +32,12 @@ def admission(scope: Scope) -> Admission:
     return found
 
 
+def who(scope: Scope) -> str:
+    """Tenant and key id for the log; nothing where nobody is asked for a key."""
+    found: Admission | None = scope.get(_ADMISSION)
+    return "" if found is None or found.identity.tenant is None else f" by {found.identity}"
+
+
 class Doorstep:
     """Wraps the application. `authenticator` None: everybody is the one anonymous tenant."""
 
