@@ -8,13 +8,14 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from netgain.errors import NetgainError, Overloaded, RequestRejected, Unavailable, UsageError
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.health import ReplicaHealth, ReplicaState
+from netgain.serving.fleet.life import Life
 from netgain.serving.fleet.pace import Pace
 from netgain.serving.fleet.process import ManagedProcess
 from netgain.serving.fleet.reply import Delivery, EngineLost, Loss, Receiver, Ticket
@@ -63,7 +64,7 @@ class Replica:
         self._tickets: dict[str, Ticket] = {}
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._call_ids = itertools.count()
-        self._life: _Life | None = None
+        self._life: Life | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._first_outcome: asyncio.Future[None] | None = None
         self._closing = asyncio.Event()
@@ -182,7 +183,7 @@ class Replica:
                 listener.bind(path)
                 listener.listen(1)
                 process = await ManagedProcess.launch((*self._command, "--socket", path), "engine process")
-                life = self._life = _Life(process, self._received, self._closed)
+                life = self._life = Life(process, self._received, self._closed)
                 greeting = asyncio.create_task(self._greet(listener, life))
                 try:
                     failure = await self._watch(life)
@@ -203,13 +204,13 @@ class Replica:
             self._went_down(failure)
             return failure
 
-    async def _greet(self, listener: socket.socket, life: "_Life") -> None:
+    async def _greet(self, listener: socket.socket, life: Life) -> None:
         """Take the process's two connections: the one on which it is told what to build, and that of its heartbeats."""
         await _accept(listener, life.channel)
         life.channel.send(Configure(self._config.model_dump_json().encode(), self._settings.heartbeat_s))
         await _accept(listener, life.pulse)
 
-    async def _watch(self, life: "_Life") -> NetgainError:
+    async def _watch(self, life: Life) -> NetgainError:
         if self._closing.is_set():
             life.end("was told to stop")
         exited = asyncio.create_task(life.process.wait())
@@ -235,7 +236,7 @@ class Replica:
             self._state, self._cause = ReplicaState.FAILED, str(failure)
         self._fail_all(str(self._cause))
 
-    async def _bite(self, life: "_Life") -> None:
+    async def _bite(self, life: Life) -> None:
         """End a life that shows no sign of itself in time."""
         pace_s = min(0.25, self._settings.hang_timeout_s / 4)
         woke_s = time.monotonic()
@@ -254,7 +255,7 @@ class Replica:
             if life.in_step_s is not None and life.in_step_s > self._settings.step_timeout_s:
                 return life.end(f"has been in one step for {life.in_step_s:.0f} s")
 
-    def _received(self, life: "_Life", message: FromEngine) -> None:
+    def _received(self, life: Life, message: FromEngine) -> None:
         life.heard_s = time.monotonic()
         match message:
             case Outputs(outputs, ended_s, gap):
@@ -296,7 +297,7 @@ class Replica:
                 life.failed = message
                 life.end(message.reason)
 
-    def _closed(self, life: "_Life", cause: Exception | None) -> None:
+    def _closed(self, life: Life, cause: Exception | None) -> None:
         life.end(f"closed its connection{f' ({cause})' if cause else ''} but did not exit")
 
     def _abort(self, request_id: str) -> None:
@@ -315,34 +316,6 @@ class Replica:
         """For messages: the state and, where known, its cause."""
         cause = f": {self._cause}" if self._cause else ""
         return f"{self.name} is {self._state}{cause}"
-
-
-class _Life:
-    """What is known of one process: its connection, when it was last heard, how its end announced itself."""
-
-    def __init__(
-        self,
-        process: ManagedProcess,
-        received: Callable[["_Life", FromEngine], None],
-        closed: Callable[["_Life", Exception | None], None],
-    ) -> None:
-        self.process = process
-        self.channel: Channel[FromEngine] = Channel(
-            FromEngine, lambda message: received(self, message), lambda cause: closed(self, cause)
-        )
-        self.pulse: Channel[FromEngine] = Channel(
-            FromEngine, lambda message: received(self, message), lambda cause: None
-        )
-        self.heard_s = time.monotonic()
-        self.in_step_s: float | None = None
-        self.ready = False
-        self.failed: Failed | None = None
-        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def end(self, reason: str) -> None:
-        """Note that the process is of no more use; the first reason stands."""
-        if not self.ended.done():
-            self.ended.set_result(reason)
 
 
 async def _accept(listener: socket.socket, channel: Channel[FromEngine]) -> None:
