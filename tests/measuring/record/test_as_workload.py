@@ -92,6 +92,19 @@ def test_a_recording_with_text_is_asked_again_as_it_was(made: Make) -> None:
     assert "1 recorded requests: with messages other" in told
 
 
+def test_output_lengths_without_counts_come_from_the_limit_or_the_chunks(made: Make) -> None:
+    known: dict[str, Any] = {"prompt_size": 10, "output_tokens": None, "chunks": 9}
+    path = made(
+        _entry(0, **known, finish_reasons=("length",), asked=Asked(max_tokens=33, stream=True)),
+        _entry(1, **known, finish_reasons=("stop",), asked=Asked(max_tokens=33, stream=True)),
+        _entry(2, **known, finish_reasons=("stop",), asked=Asked(max_tokens=33)),
+    )
+    workload = load_traffic(path)
+    assert [item.max_tokens for item in workload.items] == [33, 9]
+    assert any("output lengths of 1 requests" in note for note in workload.notes)
+    assert any("1 recorded requests: whose output length is not known" in note for note in workload.notes)
+
+
 def test_a_long_recording_is_cut_and_says_so(made: Make) -> None:
     workload = recorded_workload(made(*(_entry(n, prompt_size=10) for n in range(9))), most=4)
     assert len(workload.items) == 4

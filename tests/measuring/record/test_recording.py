@@ -92,9 +92,7 @@ def test_what_is_no_recording_is_refused(content: bytes, tmp_path: Path) -> None
 
 def test_a_recording_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     Journal(tmp_path / "r", "proxy").close()
-    (tmp_path / "r").write_bytes(
-        (tmp_path / "r").read_bytes().replace(b'{"kind":"recording"', b'{"kind":"recording","schema":9')
-    )
+    (tmp_path / "r").write_bytes((tmp_path / "r").read_bytes().replace(b'"schema":1', b'"schema":9'))
     with pytest.raises(UsageError, match="schema 9"):
         list(read_recording(tmp_path / "r"))
 

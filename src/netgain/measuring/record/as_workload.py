@@ -69,6 +69,7 @@ def _choose(path: Path, most: int) -> _Chosen:
     left_out: Counter[str] = Counter()
     notes: dict[str, None] = {}
     with_text: bool | None = None
+    estimated = 0
     for line in read_recording(path):
         if isinstance(line, Recording):
             recording = line
@@ -87,9 +88,14 @@ def _choose(path: Path, most: int) -> _Chosen:
             else:
                 items.append(found)
                 arrived.append(line.arrived_unix_s)
+                estimated += _is_estimate(line)
     if not items:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in left_out.items()) or "it has none"
         raise UsageError(f"{path} holds no request that could be asked again ({reasons})")
+    if estimated:
+        notes[
+            f"Exact output lengths of {estimated} requests: the server gave no counts, chunks were counted instead."
+        ] = None
     return _Chosen(tuple(items), tuple(arrived), left_out, not with_text, tuple(notes))
 
 
@@ -102,7 +108,8 @@ def _item(entry: Entry, recording: Recording, name: str) -> Item | str:
         return "on an endpoint that generates no text"
     if (entry.prompts or 1) > 1:
         return "with several prompts in one"
-    limit = entry.output_tokens if not recording.with_text else entry.asked.max_tokens or entry.output_tokens
+    length = output_length(entry)
+    limit = length if not recording.with_text else entry.asked.max_tokens or length
     if limit is None or limit < 1:
         return "whose output length is not known"
     asked: dict[str, Any] = {
@@ -123,6 +130,19 @@ def _item(entry: Entry, recording: Recording, name: str) -> Item | str:
         return "whose prompt length is not known"
     # the recorded length is kept whatever the model says to synthetic text
     return Item(**asked, ignore_eos=True, **_said(text, kind))
+
+
+def output_length(entry: Entry) -> int | None:
+    """Output tokens as counted, or the limit where the answer ran into it, or the chunks of a stream (about one token each)."""
+    if entry.output_tokens is not None:
+        return entry.output_tokens
+    if entry.finish_reasons is not None and set(entry.finish_reasons) == {"length"} and entry.asked.max_tokens:
+        return entry.asked.max_tokens
+    return entry.chunks if entry.asked.stream else None
+
+
+def _is_estimate(entry: Entry) -> bool:
+    return entry.output_tokens is None and output_length(entry) == entry.chunks
 
 
 Kind = Literal["chat", "completion"]

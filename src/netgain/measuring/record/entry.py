@@ -21,7 +21,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, tag="recording", tag_
     `block_size` is in `block_unit`. `notes` say what readers must know, such as a coarse clock.
     """
 
-    schema: int = SCHEMA
+    schema: int  # always written
     recording: str
     source: Source
     created_unix_s: float

@@ -42,6 +42,7 @@ class Journal:
         self._rotate_bytes = rotate_bytes
         self._encoder = msgspec.json.Encoder()
         self._head = Recording(
+            schema=SCHEMA,
             recording=secrets.token_hex(8),
             source=source,
             created_unix_s=time.time(),
