@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Generator
 from typing import TypeVar
 
+_KEPT_CHARACTERS = 4096
+
 Result = TypeVar("Result")
 Reading = Generator[None, None, Result]
 
@@ -28,9 +30,10 @@ class Source:
         self._ended = True
 
     def forget(self) -> None:
-        """Drop what was read, so that a long answer is not kept."""
-        self._text = self._text[self.at :]
-        self.at = 0
+        """Drop what was read, now and then, so that a long answer is not kept. Places noted before are void."""
+        if self.at > _KEPT_CHARACTERS:
+            self._text = self._text[self.at :]
+            self.at = 0
 
     def rest(self) -> str:
         """All that has come and was not read; it counts as read now."""
