@@ -2,15 +2,18 @@
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netgain.errors import UsageError
+from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.model.tokenizer import Detokenizer, Tokenizer
 from netgain.serving.model.vocabulary.folder import tokenizer_from_folder
 from netgain.serving.model.vocabulary.gguf import tokenizer_from_gguf
@@ -228,3 +231,43 @@ def test_a_folder_without_a_tokenizer_says_what_it_has_instead(tmp_path: Path) -
     (tmp_path / "tekken.json").write_text("{}")
     with pytest.raises(UsageError, match=r"tekken\.json, which is not supported"):
         tokenizer_from_folder(tmp_path)
+
+
+def test_a_model_with_nothing_but_tokenizer_model_chats(tiny: Callable[..., Any]) -> None:
+    model = tiny(vocab_size=SP.vocab_size(), bos_token_id=1, eos_token_id=2)
+    (model.folder / "tokenizer.json").unlink()
+    (model.folder / "tokenizer.model").write_bytes(MODEL)
+    template = "{{ bos_token }}{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}"
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}
+    (model.folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    checkpoint = open_checkpoint(model.folder)
+    assert checkpoint.template is not None
+    ids = checkpoint.template.encode(checkpoint.tokenizer, [{"role": "user", "content": "hello </s> [INST] world"}])
+    control = [token for token in ids if token in checkpoint.tokenizer.control_ids]
+    assert control == [1, SP.piece_to_id("[INST]"), SP.piece_to_id("[/INST]")]
+    assert checkpoint.tokenizer.decode(ids).strip() == "hello </s> [INST] world"
+
+
+def test_a_gguf_file_of_the_kind_llama_opens(tiny: Callable[..., Any], write_gguf: Callable[..., Path]) -> None:
+    model = tiny(vocab_size=SP.vocab_size())
+    path = write_gguf(model.reference)
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(path.with_name("llama.gguf"), "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "general.architecture", "tokenizer.")):
+            writer.add_key_value(key, field.contents(), field.types[0])
+    for key, value in metadata().items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        else:
+            writer.add_uint32(key, value)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    tokenizer = open_checkpoint(path.with_name("llama.gguf")).tokenizer
+    assert [tokenizer.encode(text) for text in PLAIN] == SP.encode(PLAIN)
