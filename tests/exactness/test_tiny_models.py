@@ -1,4 +1,5 @@
-"""The same promise on every kernel path, stored type and KV type: tiny random models, everything switched on at once."""
+"""The same promise on every kernel path, family, stored type and KV type: tiny random models, everything switched on at
+once. Windows are shorter than the prompts."""
 
 import json
 from pathlib import Path
@@ -18,15 +19,39 @@ SAMPLING = (
 )
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def folder(request, tmp_path_factory) -> Path:
-    """Grouped heads, odd sizes, untied head; nearly flat logits, so that the smallest change of a bit shows."""
+FAMILIES = {
+    "llama": {"dtype": "float32", "kv": "bf16"},
+    "mistral": {"dtype": "bfloat16", "kv": "fp32", "sliding_window": 21},
+    "qwen2": {
+        "dtype": "float16",
+        "kv": "bf16",
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4},
+    },
+    "qwen3": {
+        "dtype": "float32",
+        "kv": "fp32",
+        "attention_bias": True,
+        "use_sliding_window": True,
+        "sliding_window": 21,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES.items(), ids=FAMILIES.keys())
+def model(request, tmp_path_factory) -> tuple[Path, str]:
+    """Grouped heads, odd sizes, untied head; nearly flat logits, so that the smallest change of a bit shows. Folder and
+    KV type."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     torch.manual_seed(3)
-    config = transformers.LlamaConfig(
+    family, facts = request.param
+    facts = dict(facts)
+    dtype, kv = getattr(torch, facts.pop("dtype")), facts.pop("kv")
+    config = transformers.AutoConfig.for_model(
+        family,
         vocab_size=VOCAB,
         hidden_size=96,
         intermediate_size=160,
@@ -38,21 +63,22 @@ def folder(request, tmp_path_factory) -> Path:
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=VOCAB - 1,
+        **facts,
     )
     path = tmp_path_factory.mktemp("tiny")
-    transformers.LlamaForCausalLM(config).to(getattr(torch, request.param)).save_pretrained(path)
+    transformers.AutoModelForCausalLM.from_config(config).to(dtype).save_pretrained(path)
     letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     (path / "tokenizer.json").write_text(tokenizer.to_str())
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    return path
+    return path, kv
 
 
 @pytest.mark.parametrize("kernels", ["torch", "compiled"])
-@pytest.mark.parametrize("kv_dtype", ["bf16", "fp32"])
-def test_everything_at_once_equals_alone(request, folder, kernels, kv_dtype):
+def test_everything_at_once_equals_alone(request, model, kernels):
+    folder, kv_dtype = model
     if kernels == "compiled":
         request.getfixturevalue("requires_compiler")
     alone = [[], []]

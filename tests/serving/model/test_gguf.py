@@ -15,6 +15,8 @@ from netgain.errors import UsageError
 from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.model.gguf import GgufFile
 from netgain.serving.model.gguf_types import TENSOR_TYPES, UNSUPPORTED, dequantise, q4_0_as_q4_1
+from netgain.serving.model.load import weight_source
+from netgain.serving.model.weights import check_names
 from tests.serving.model.conftest import random_blocks
 
 KINDS = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
@@ -170,3 +172,28 @@ def test_a_whole_model_cut_short_is_refused(tiny: Callable[..., Any], write_gguf
     path.write_bytes(path.read_bytes()[:-4096])
     with pytest.raises(UsageError, match="cut short, fetch it again"):
         open_checkpoint(path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_model_file_of_any_content_is_opened_or_refused(
+    tiny: Callable[..., Any], write_gguf: Callable[..., Path], tmp_path: Path, data: st.DataObject
+) -> None:
+    """Bytes of metadata, tokenizer and directory changed at random: never another error than ours."""
+    path = tmp_path / "whole.gguf"
+    if not path.exists():
+        write_gguf(tiny(num_hidden_layers=1).reference).rename(path)
+    content = bytearray(path.read_bytes())
+    header = min(tensor.offset for tensor in GgufFile(path).tensors.values())
+    # half of the changes near the directory and the numbers, the rest anywhere among tokens
+    for at in data.draw(st.lists(st.integers(0, header - 1) | st.integers(0, 900), min_size=1, max_size=4)):
+        content[at] = data.draw(st.integers(0, 255))
+    (tmp_path / "broken.gguf").write_bytes(content)
+    try:
+        checkpoint = open_checkpoint(tmp_path / "broken.gguf")
+        check_names(weight_source(checkpoint), checkpoint.config)
+    except UsageError as refusal:
+        said = str(refusal)
+    else:
+        said = ""
+    assert "\n" not in said

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netgain.errors import NetgainError, Unavailable, UsageError
+from netgain.errors import NetgainError, UsageError
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.fetch import MODEL_FILE, Report, default_model_path, fetch_default_model
 from netgain.serving.model.fields import read_json
 from netgain.serving.model.gguf import GgufFile
 from netgain.serving.model.gguf_config import config_from_gguf
+from netgain.serving.model.hub import fetch_from_hub
 from netgain.serving.model.huggingface_config import config_from_huggingface
 from netgain.serving.model.template import ChatTemplate
 from netgain.serving.model.templating.files import sources_in_folder, sources_in_gguf
@@ -48,8 +49,8 @@ def open_checkpoint(source: str | Path, report: Report | None = None) -> Checkpo
     Fetches what is not on this machine yet. Raises UsageError for what is no model this engine can run, Unavailable
     when a registry cannot be reached.
     """
-    path = _locate(source, report)
-    checkpoint = _open_folder(path) if path.is_dir() else _open_gguf(path)
+    path, name = _locate(source, report)
+    checkpoint = _open_folder(path, name) if path.is_dir() else _open_gguf(path)
     if checkpoint.tokenizer.vocab_size > checkpoint.config.vocab:
         raise UsageError(
             f"{path}: the tokenizer has {checkpoint.tokenizer.vocab_size} tokens, the model only {checkpoint.config.vocab}"
@@ -60,40 +61,24 @@ def open_checkpoint(source: str | Path, report: Report | None = None) -> Checkpo
     return checkpoint
 
 
-def _locate(source: str | Path, report: Report | None) -> Path:
+def _locate(source: str | Path, report: Report | None) -> tuple[Path, str | None]:
+    """Where the model lies, and the id it was asked for by, if that is how."""
     if source == DEFAULT:
-        return fetch_default_model(report=report)
+        return fetch_default_model(report=report), None
     reason = ""
     try:
         path = Path(source).expanduser()
         if path.is_dir() or path.is_file():
-            return path
+            return path, None
     except (OSError, RuntimeError, ValueError) as error:  # a name too long, no such user, a folder that may not be read
         reason = f" ({getattr(error, 'strerror', None) or error})"
     else:
         if isinstance(source, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", source) and path.suffix != ".gguf":
-            return _from_hub(source)
+            return fetch_from_hub(source), source
     raise UsageError(
         f"no model at {str(source)!r}{reason}: give 'default', a .gguf file, a folder with config.json and safetensors, "
         "or an id like org/name"
     )
-
-
-def _from_hub(name: str) -> Path:
-    manual = f"download its files on a machine with access (hf download {name} --local-dir FOLDER) and give that folder"
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise UsageError(
-            f"{name!r} is no local path, and huggingface_hub is not installed to fetch it; {manual}"
-        ) from error
-    try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.jinja", "*.safetensors", "tokenizer.model"]))
-    except Exception as error:  # the library's own errors, and those of the HTTP client below it
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise Unavailable(
-            f"{name!r} is no local path and cannot be fetched from Hugging Face ({reason}); {manual}"
-        ) from error
 
 
 def _open_gguf(path: Path) -> Checkpoint:
@@ -110,7 +95,7 @@ def _open_gguf(path: Path) -> Checkpoint:
     return Checkpoint(name, path, config, tokenizer, template, config.eos, file)
 
 
-def _open_folder(folder: Path) -> Checkpoint:
+def _open_folder(folder: Path, name: str | None) -> Checkpoint:
     if not (folder / "config.json").is_file():
         raise UsageError(f"{folder} holds no config.json, so it is no Hugging Face model folder")
     config = config_from_huggingface(folder)
@@ -122,7 +107,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     if eos_token is not None and (token := tokenizer.id_of(eos_token)) is not None:
         eos = tuple(dict.fromkeys((*eos, token)))
     template = _template(folder, sources, bos_token, eos_token) if sources else None
-    return Checkpoint(folder.resolve().name, folder, config, tokenizer, template, eos, None)
+    return Checkpoint(name or folder.resolve().name, folder, config, tokenizer, template, eos, None)
 
 
 def _template(where: Path, sources: Mapping[str, str], bos: str | None, eos: str | None) -> ChatTemplate:
