@@ -9,6 +9,7 @@ from netgain.errors import Unavailable, UsageError
 from netgain.serving.model.fields import read_json
 
 _DESCRIPTION = ("*.json", "*.jinja", "tokenizer.model")
+_TEMPLATES = "additional_chat_templates/*.jinja"
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -29,7 +30,7 @@ def fetch_from_hub(name: str) -> Path:
         folder = Path(snapshot_download(name, allow_patterns=list(_DESCRIPTION), ignore_patterns=["*/*"]))
         wanted = _weights(folder)
         # The folder is named after its commit: the weights are those of the same one, whatever is pushed meanwhile.
-        folder = Path(snapshot_download(name, revision=folder.name, allow_patterns=wanted))
+        folder = Path(snapshot_download(name, revision=folder.name, allow_patterns=[*wanted, _TEMPLATES]))
     except UsageError:
         raise
     except Exception as error:  # the library's own errors, and those of the HTTP client below it
