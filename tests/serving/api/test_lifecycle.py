@@ -99,3 +99,12 @@ def test_an_interrupt_while_the_engine_loads_ends_the_start_at_once(chain_model,
     finally:
         starting.kill()
         starting.wait()
+
+
+def test_a_server_whose_engine_is_given_up_ends_and_says_why(start_server, chain_model):
+    """vllm-project/vllm#53157: it must recover or end, not stay without an engine for ever."""
+    with start_server(str(chain_model.folder), *TORCH, "--set", "fleet.max_failures=1") as server:
+        psutil.Process(server.engine_pid).kill()
+        assert server.process.wait(10) == 1
+        wait_for(lambda: server.lines[-1].startswith("netgain: engine-0 is failed: it failed 1 times in a row"))
+        assert "signal 9 (SIGKILL)" in server.lines[-1]
