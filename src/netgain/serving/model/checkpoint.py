@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from netgain.errors import NetgainError, UsageError
 from netgain.serving.model.config import ModelConfig
@@ -20,7 +19,7 @@ from netgain.serving.model.huggingface_config import config_from_huggingface
 from netgain.serving.model.template import ChatTemplate
 from netgain.serving.model.templating.files import sources_in_folder, sources_in_gguf
 from netgain.serving.model.tokenizer import Tokenizer
-from netgain.serving.model.vocabulary.folder import tokenizer_from_folder
+from netgain.serving.model.vocabulary.folder import special_token, tokenizer_from_folder
 from netgain.serving.model.vocabulary.gguf import tokenizer_from_gguf
 
 DEFAULT = "default"
@@ -101,7 +100,7 @@ def _open_folder(folder: Path, name: str | None) -> Checkpoint:
     config = config_from_huggingface(folder)
     tokenizer = tokenizer_from_folder(folder)
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
-    eos_token, bos_token = _token(settings.get("eos_token")), _token(settings.get("bos_token"))
+    eos_token, bos_token = (special_token(folder, settings, name) for name in ("eos_token", "bos_token"))
     sources = sources_in_folder(folder, settings)
     eos = config.eos
     if eos_token is not None and (token := tokenizer.id_of(eos_token)) is not None:
@@ -115,10 +114,3 @@ def _template(where: Path, sources: Mapping[str, str], bos: str | None, eos: str
         return ChatTemplate(sources, bos or "", eos or "")
     except NetgainError as error:
         raise UsageError(f"{where}: {error}") from error
-
-
-def _token(value: Any) -> str | None:
-    """A special token's spelling, which tokenizer_config.json gives as text or as an object."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None

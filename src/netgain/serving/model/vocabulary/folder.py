@@ -40,6 +40,17 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     return Tokenizer(_with_added(folder, spec, settings), str(path))
 
 
+def special_token(folder: Path, settings: Mapping[str, Any], name: str) -> str | None:
+    """The spelling of `bos_token` or `eos_token`, from tokenizer_config.json (`settings`) or special_tokens_map.json."""
+    file = folder / "special_tokens_map.json"
+    if name not in settings and file.is_file():
+        settings = read_json(file)
+    value = settings.get(name)
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
 def tokenizer_from_file(path: Path) -> Tokenizer:
     """From a tokenizer.json; raises UsageError when it is missing or broken."""
     return Tokenizer(read_json(path), str(path))
