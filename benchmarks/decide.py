@@ -26,7 +26,7 @@ from netgain.deciding.decide.server import served_model
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.analyse import Terms, analyse
 from netgain.deciding.experiment.conduct import warm_up, with_salt
-from netgain.deciding.experiment.launched import LaunchedNetgain
+from netgain.deciding.experiment.launched import launched_netgain
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.experiment.verdict import Decision
 from netgain.deciding.report.outcome import Outcome
@@ -130,7 +130,7 @@ async def record_baseline(folder: Path, rounds: int) -> Recordings:
     """Blocks of one baseline server answering the groups of the quick form's edit prompts, `rounds` times each in a row."""
     settings = Settings(output=folder, quick=True)
     items = prepare_items(load_workload(settings.workload), settings)[: GROUPS * GROUP_SIZE]
-    server = LaunchedNetgain(BASELINE, ("default", "--speculation", "none"), folder / "baseline.log")
+    server = launched_netgain(BASELINE, ("default", "--speculation", "none"), folder / "baseline.log")
     recordings: Recordings = defaultdict(list)
     try:
         await server.start()

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from benchmarks import _report
-from netgain.deciding.experiment.launched import LaunchedNetgain
+from netgain.deciding.experiment.launched import launched_netgain
 from netgain.ledger.clock import WallClock
 from netgain.ledger.collector import Collector
 from netgain.ledger.export import JsonlWriter
@@ -89,7 +89,7 @@ async def serve() -> dict[int, list[ClientRecord]]:
     options = Options(server_record=True)
     records: dict[int, list[ClientRecord]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        server = LaunchedNetgain("benchmark", ("default",), Path(folder) / "server.log")
+        server = launched_netgain("benchmark", ("default",), Path(folder) / "server.log")
         try:
             await server.start()
             await server.ready(SERVER_START_S)

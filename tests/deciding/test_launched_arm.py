@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from netgain.deciding.experiment.launched import LaunchedNetgain
+from netgain.deciding.experiment.launched import launched_netgain
 from netgain.errors import Unavailable
 
 SERVER = f"""#!{sys.executable}
@@ -37,7 +37,7 @@ def scripted(tmp_path):
     path = tmp_path / "server.py"
     path.write_text(SERVER)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return lambda mode: LaunchedNetgain("candidate", (mode,), tmp_path / "arm.log", executable=str(path))
+    return lambda mode: launched_netgain("candidate", (mode,), tmp_path / "arm.log", executable=str(path))
 
 
 def family():
@@ -94,3 +94,20 @@ async def test_before_start_there_is_nothing_to_stop_and_no_address(scripted):
     await arm.stop()
     with pytest.raises(Unavailable):
         _ = arm.url
+
+
+async def test_a_frozen_server_answers_again_after_it_is_resumed_and_can_be_stopped_while_frozen(
+    scripted, leaves_no_process
+):
+    arm = scripted("plain")
+    await arm.start()
+    await arm.ready(20.0)
+    members = psutil.Process().children(recursive=True)
+    arm.pause()
+    assert {member.status() for member in members} == {psutil.STATUS_STOPPED}
+    arm.resume()
+    await arm.ready(5.0)
+    arm.pause()
+    await arm.stop()
+    _, alive = psutil.wait_procs(members, timeout=5)
+    assert not alive

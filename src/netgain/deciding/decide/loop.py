@@ -24,7 +24,7 @@ from netgain.deciding.experiment.analyse import Terms, analyse
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import Block, Design, Trial, conduct, grouped, warm_up, with_salt
-from netgain.deciding.experiment.launched import LaunchedNetgain
+from netgain.deciding.experiment.launched import LaunchedServer, launched_netgain
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.report.outcome import Asked, Outcome, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
@@ -217,9 +217,9 @@ async def _try(
     )
 
 
-def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str]) -> LaunchedNetgain:
+def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str]) -> LaunchedServer:
     """An arm that the stack will stop, also when it never became ready."""
-    arm = LaunchedNetgain(name, (settings.model, *settings.serve_flags, *flags), settings.output / f"{name}.log")
+    arm = launched_netgain(name, (settings.model, *settings.serve_flags, *flags), settings.output / f"{name}.log")
     stack.push_async_callback(arm.stop)
     return arm
 

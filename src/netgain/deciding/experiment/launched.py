@@ -1,4 +1,4 @@
-"""A netgain server as an arm: started on its own port, watched, and ended together with everything that it started."""
+"""A server as an arm: started on its own port, watched, and ended together with everything that it started."""
 
 import asyncio
 import ctypes
@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import psutil
 
 from netgain.deciding.experiment.arm import Observed
@@ -26,18 +27,51 @@ _PR_SET_PDEATHSIG = 1
 _SAID = "netgain: "  # how the command begins its one line about a failure
 
 
-class LaunchedNetgain:
-    """`netgain serve` as a child process in a session of its own, its output in a log file.
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server is started and what is known of its ways.
+
+    `command(port)` is the command line; `shown` is how a user would write it. `environment` is set on top of this
+    process's own. `health` is the path that answers 200 once requests are served. `explain(code, log)` says in the
+    program's own words why it ended with `code` while starting; None where its log tells nothing special.
+    """
+
+    command: Callable[[int], Sequence[str]]
+    shown: tuple[str, ...]
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
+    health: str = "/health"
+    explain: Callable[[int, str], NetgainError | None] = lambda code, log: None
+
+
+def launched_netgain(name: str, flags: Sequence[str], log: Path, executable: str = sys.executable) -> "LaunchedServer":
+    """`netgain serve FLAGS` as an arm."""
+
+    def explain(code: int, text: str) -> NetgainError | None:
+        said = [line.removeprefix(_SAID) for line in text.splitlines() if line.startswith(_SAID)]
+        kind = UsageError if code == UsageError.exit_code else Unavailable
+        return kind(f"the {name} server did not start: {said[-1]} (log: {log})") if said else None
+
+    return LaunchedServer(
+        name,
+        Program(
+            command=lambda port: (executable, "-m", "netgain.cli.main", "serve", *flags, "--port", str(port)),
+            shown=("netgain", "serve", *flags),
+            explain=explain,
+        ),
+        log,
+    )
+
+
+class LaunchedServer:
+    """A program as a child process in a session of its own, its output in a log file.
 
     The child is told to end when this process dies by whatever cause (on Linux), and `stop` ends the whole process
     group, then any descendant that left it.
     """
 
-    def __init__(self, name: str, flags: Sequence[str], log: Path, executable: str = sys.executable) -> None:
+    def __init__(self, name: str, program: Program, log: Path) -> None:
         self._name = name
-        self._flags = tuple(flags)
+        self._program = program
         self._log = log
-        self._executable = executable
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._family: dict[int, psutil.Process] = {}
@@ -54,11 +88,11 @@ class LaunchedNetgain:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return ("netgain", "serve", *self._flags)
+        return self._program.shown
 
     async def start(self) -> None:
         self._port = free_port()
-        arguments = [self._executable, "-m", "netgain.cli.main", "serve", *self._flags, "--port", str(self._port)]
+        arguments = list(self._program.command(self._port))
         try:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             opened = self._log.open("wb")
@@ -73,6 +107,7 @@ class LaunchedNetgain:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
+                    env={**os.environ, **self._program.environment},
                     start_new_session=True,
                     preexec_fn=_end_with_parent if sys.platform == "linux" else None,
                 )
@@ -100,6 +135,14 @@ class LaunchedNetgain:
     async def reset(self) -> str:
         return "cold at the start of each block: every block asks under a cache salt of its own"
 
+    def pause(self) -> None:
+        """Freeze every process (SIGSTOP), for servers that burn a core while idle. `resume` or `stop` thaws them."""
+        self._note_family()
+        self._signal_family(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal_family(signal.SIGCONT)
+
     def observe(self) -> Observed | None:
         self._note_family()
         cpu_s, resident, count = 0.0, 0, 0
@@ -119,6 +162,7 @@ class LaunchedNetgain:
         self._note_family()
         process, self._process = self._process, None
         _signal_group(process.pid, signal.SIGTERM)
+        self._signal_family(signal.SIGCONT)  # the frozen would not hear it
         try:
             await _until_gone(process, self._family.values(), STOP_TIMEOUT_S)
         finally:  # also when this wait is cancelled: nothing is left behind
@@ -135,6 +179,13 @@ class LaunchedNetgain:
             psutil.wait_procs(list(self._family.values()), timeout=KILL_TIMEOUT_S)
             self._family = {}
 
+    def _signal_family(self, number: signal.Signals) -> None:
+        for member in self._family.values():
+            try:
+                member.send_signal(number)
+            except psutil.Error:
+                continue
+
     def _note_family(self) -> None:
         """Remember every descendant, so that one that outlives its parent is still found."""
         if self._process is None:
@@ -148,21 +199,18 @@ class LaunchedNetgain:
 
     async def _answers(self, session: aiohttp.ClientSession) -> bool:
         try:
-            async with session.get(f"{self.url}/health") as response:
+            async with session.get(f"{self.url}{self._program.health}") as response:
                 return response.status == 200
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
     def _refused(self, code: int) -> NetgainError:
-        """Why the server ended while starting: in its own words, if it said them, and then with its own kind of error."""
+        """Why the server ended while starting: in its own words, if it said them."""
+        ended = Unavailable(f"the {self._name} server ended with code {code} while starting.{self._tail()}")
         try:
-            said = [line for line in self._log.read_text(errors="replace").splitlines() if line.startswith(_SAID)]
+            return self._program.explain(code, self._log.read_text(errors="replace")) or ended
         except OSError:
-            said = []
-        if not said:
-            return Unavailable(f"the {self._name} server ended with code {code} while starting.{self._tail()}")
-        kind = UsageError if code == UsageError.exit_code else Unavailable
-        return kind(f"the {self._name} server did not start: {said[-1].removeprefix(_SAID)} (log: {self._log})")
+            return ended
 
     def _tail(self) -> str:
         try:

