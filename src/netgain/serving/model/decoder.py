@@ -11,7 +11,17 @@ from torch import Tensor
 
 from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
-from netgain.serving.model.kernels.protocol import AttentionPlan, Kernels, Weight
+from netgain.serving.model.kernels.composed import product
+from netgain.serving.model.kernels.protocol import (
+    AttentionBlock,
+    AttentionParts,
+    AttentionPlan,
+    Kernels,
+    Linear,
+    MlpBlock,
+    MlpParts,
+    Weight,
+)
 from netgain.serving.model.kv import KVView
 from netgain.serving.model.rotary import RotaryTable
 from netgain.serving.model.weights import (
@@ -26,26 +36,12 @@ from netgain.serving.model.weights import (
 
 
 @dataclass(frozen=True)
-class Linear:
-    """A product and the vector added to it, if any. Several matrices that share an input are one: see `pack`."""
-
-    weights: tuple[Weight, ...]
-    bias: Tensor | None = None
-
-
-@dataclass(frozen=True)
 class Layer:
-    """One block. `query_norm` and `key_norm` [head_dim] are there if the model normalises its heads."""
+    """Its two halves, and the weights they hold."""
 
-    attention_norm: Tensor
-    qkv: Linear
-    query_norm: Tensor | None
-    key_norm: Tensor | None
-    output: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
-    window: int | None
+    attention: AttentionBlock
+    mlp: MlpBlock
+    linears: tuple[Linear, ...]
 
 
 class Decoder:
@@ -73,18 +69,26 @@ class Decoder:
         self._layers = []
         for number, window in enumerate(config.windows):
             start = f"model.layers.{number}."
-            layer = Layer(
-                attention_norm=vector(f"{start}input_layernorm.weight"),
+            attention = AttentionParts(
+                norm=vector(f"{start}input_layernorm.weight"),
                 qkv=linear(*(f"{start}self_attn.{part}_proj" for part in "qkv"), bias=config.qkv_bias),
                 query_norm=vector(f"{start}self_attn.q_norm.weight") if config.qk_norm else None,
                 key_norm=vector(f"{start}self_attn.k_norm.weight") if config.qk_norm else None,
                 output=linear(f"{start}self_attn.o_proj", bias=config.output_bias),
-                mlp_norm=vector(f"{start}post_attention_layernorm.weight"),
-                gate_up=linear(f"{start}mlp.gate_proj", f"{start}mlp.up_proj", bias=config.mlp_bias),
-                down=linear(f"{start}mlp.down_proj", bias=config.mlp_bias),
+                heads=config.heads,
+                kv_heads=config.kv_heads,
+                head_dim=config.head_dim,
+                eps=config.rms_eps,
                 window=window,
             )
-            self._layers.append(layer)
+            mlp = MlpParts(
+                norm=vector(f"{start}post_attention_layernorm.weight"),
+                gate_up=linear(f"{start}mlp.gate_proj", f"{start}mlp.up_proj", bias=config.mlp_bias),
+                down=linear(f"{start}mlp.down_proj", bias=config.mlp_bias),
+                eps=config.rms_eps,
+            )
+            linears = (attention.qkv, attention.output, mlp.gate_up, mlp.down)
+            self._layers.append(Layer(kernels.attention_block(attention), kernels.mlp_block(mlp), linears))
         (self._embedding,) = pack(kernels, source, [EMBEDDING], dtype)
         self._head = Linear((self._embedding,) if config.tied else pack(kernels, source, [HEAD], dtype))
         self._norm = vector(NORM)
@@ -93,7 +97,7 @@ class Decoder:
     @property
     def weight_bytes(self) -> int:
         """Memory of the packed matrices, as the kernels hold them."""
-        linears = [part for layer in self._layers for part in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+        linears = [part for layer in self._layers for part in layer.linears]
         shared = () if self.config.tied else self._head.weights
         return sum(w.nbytes for w in (self._embedding, *shared, *(w for part in linears for w in part.weights)))
 
@@ -106,42 +110,17 @@ class Decoder:
         Writes the KV of every row as `plan` says (see Kernels.plan); token ids and positions must lie within the
         model's vocabulary and context.
         """
-        kernels, config = self.kernels, self.config
-        width = config.kv_heads * config.head_dim
-        rotating = config.heads + config.kv_heads  # query and key heads turn together, side by side
-        parts, roles = (rotating * config.head_dim, width), (config.heads * config.head_dim, width)
-        eps, product = config.rms_eps, self._product
+        kernels = self.kernels
         cos, sin = self._rotary.rows(positions)
         x = kernels.embed(tokens, self._embedding)
         last = len(self._layers) - 1
         for number, layer in enumerate(self._layers):
-            qkv = product(kernels.rms_norm(x, layer.attention_norm, eps), layer.qkv)
-            qk, v = qkv.split_with_sizes(parts, 1)  # for one row these are views without a copy
-            qk = qk.contiguous() if layer.query_norm is None else self._normalise(qk, roles, layer)
-            q, k = kernels.rope(qk, rotating, cos, sin).split_with_sizes(roles, 1)
-            keys, values = kv.keys(number), kv.values(number)
-            kernels.store_kv(k.contiguous(), v.contiguous(), keys, values, plan)
-            attended = kernels.attention(q.contiguous(), keys, values, plan, config.heads, layer.window)
-            if number == last:  # the KV of all rows is written; from here on only rows that are asked for matter
-                attended, x = attended[logits_rows], x[logits_rows]
-            x += product(attended, layer.output)
-            gate_up = product(kernels.rms_norm(x, layer.mlp_norm, eps), layer.gate_up)
-            x += product(kernels.silu_mul(gate_up), layer.down)
-        return product(kernels.rms_norm(x, self._norm, eps), self._head)
-
-    def _product(self, x: Tensor, linear: Linear) -> Tensor:
-        kernels, weights = self.kernels, linear.weights
-        out = kernels.linear(x, weights[0])
-        if len(weights) > 1:
-            out = torch.cat([out, *(kernels.linear(x, weight) for weight in weights[1:])], dim=1)
-        return out if linear.bias is None else out.add_(linear.bias)
-
-    def _normalise(self, qk: Tensor, roles: tuple[int, int], layer: Layer) -> Tensor:
-        """Every head of queries and keys [rows, heads*dim] brought to unit mean square, scaled by its kind's weights."""
-        dim, eps = self.config.head_dim, self.config.rms_eps
-        parts = zip(qk.split_with_sizes(roles, 1), (layer.query_norm, layer.key_norm), strict=True)
-        heads = [self.kernels.rms_norm(x.reshape(-1, dim), weight, eps).view(x.shape) for x, weight in parts]
-        return torch.cat(heads, dim=1)
+            # once the last layer has written the KV of all rows, only those that are asked for matter
+            picked = logits_rows if number == last else None
+            added = layer.attention(x, cos, sin, kv.keys(number), kv.values(number), plan, picked)
+            x = added.add_(x if picked is None else x[picked])
+            x = layer.mlp(x).add_(x)
+        return product(kernels, kernels.rms_norm(x, self._norm, self.config.rms_eps), self._head)
 
 
 def pack(kernels: Kernels, source: WeightSource, names: Sequence[str], dtype: str) -> tuple[Weight, ...]:

@@ -3,8 +3,7 @@
 import ctypes
 import os
 import weakref
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
-from dataclasses import dataclass
+from ctypes import byref, c_int32
 from pathlib import Path
 from typing import cast
 
@@ -14,65 +13,31 @@ from torch import Tensor
 from netgain.errors import Unavailable
 from netgain.serving.model.kernels.blocks import Q4_1_BYTES, Q8_0_BYTES, check_blocks
 from netgain.serving.model.kernels.build import cache_directory, find_compiler, load_library
-from netgain.serving.model.kernels.protocol import AttentionPlan, Weight
+from netgain.serving.model.kernels.compiled_blocks import CompiledAttention, CompiledMlp
+from netgain.serving.model.kernels.native import (
+    BF16,
+    F16,
+    F32,
+    Q4_1,
+    Q8_0,
+    Matrix,
+    PackedWeight,
+    Plan,
+    Rows,
+    as_cache,
+    declare,
+    pointer,
+)
+from netgain.serving.model.kernels.protocol import (
+    AttentionBlock,
+    AttentionParts,
+    AttentionPlan,
+    MlpBlock,
+    MlpParts,
+    Weight,
+)
 
 VERSION = 1  # raise whenever any output bit changes
-F32, BF16, Q4_1, Q8_0, F16 = range(5)  # `Kind` in linear.hpp
-
-
-class _Matrix(ctypes.Structure):
-    """`Matrix` in linear.hpp."""
-
-    _fields_ = (("data", c_void_p), ("outs", c_int64), ("ins", c_int64), ("kind", c_int32))
-
-
-class _Rows(ctypes.Structure):
-    """`Rows` in attention.hpp."""
-
-    _fields_ = (
-        ("positions", c_void_p),
-        ("segments", c_void_p),
-        ("tables", c_void_p),
-        ("tiles", c_void_p),
-        ("rows", c_int64),
-        ("table_blocks", c_int64),
-        ("block_tokens", c_int64),
-        ("tile_count", c_int64),
-    )
-
-
-class _Cache(ctypes.Structure):
-    """`Cache` in attention.hpp."""
-
-    _fields_ = (
-        ("keys", c_void_p),
-        ("values", c_void_p),
-        ("kv_heads", c_int64),
-        ("dim", c_int64),
-        ("bf16", c_int32),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class PackedWeight:
-    """A matrix as the library laid it out (`data`, uint8) and the structure that points to it."""
-
-    shape: tuple[int, int]
-    data: Tensor
-    matrix: _Matrix
-
-    @property
-    def nbytes(self) -> int:
-        return self.data.nbytes
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledPlan:
-    """Keeps the tensors alive that `rows` points to. `last_block` is the highest cache block any row reads."""
-
-    rows: _Rows
-    last_block: int
-    tensors: tuple[Tensor, ...]
 
 
 class CompiledKernels:
@@ -83,7 +48,7 @@ class CompiledKernels:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
         library = load_library(compiler or find_compiler(), cache or cache_directory())
-        self._c = _declare(library)
+        self._c = declare(library)
         self.threads = threads
         self.name = f"cpp-{library.ng_isa().decode()}-v{VERSION}"
         self.note = f"compiled kernels, {threads} threads, {library._name}"
@@ -110,7 +75,7 @@ class CompiledKernels:
         rows, columns = shape
         data = torch.empty(self._c.ng_packed_bytes(rows, columns, kind), dtype=torch.uint8)
         self._c.ng_pack(source.data_ptr(), rows, columns, kind, data.data_ptr())
-        return PackedWeight((rows, columns), data, _Matrix(data.data_ptr(), rows, columns, kind))
+        return PackedWeight((rows, columns), data, Matrix(data.data_ptr(), rows, columns, kind))
 
     def linear(self, x: Tensor, weight: Weight) -> Tensor:
         packed = cast(PackedWeight, weight)
@@ -118,7 +83,7 @@ class CompiledKernels:
         if columns != packed.shape[1]:
             raise ValueError(f"activations have {columns} features, the matrix {packed.shape[1]}")
         out = torch.empty(rows, packed.shape[0])
-        self._c.ng_linear(self._pool, byref(packed.matrix), _pointer(x), rows, out.data_ptr())
+        self._c.ng_linear(self._pool, byref(packed.matrix), pointer(x), rows, out.data_ptr())
         return out
 
     def embed(self, tokens: Tensor, weight: Weight) -> Tensor:
@@ -133,13 +98,13 @@ class CompiledKernels:
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         rows, columns = x.shape
         out = torch.empty(rows, columns)
-        self._c.ng_rms_norm(self._pool, _pointer(x), _pointer(weight), eps, rows, columns, out.data_ptr())
+        self._c.ng_rms_norm(self._pool, pointer(x), pointer(weight), eps, rows, columns, out.data_ptr())
         return out
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         rows, columns = gate_up.shape
         out = torch.empty(rows, columns // 2)
-        self._c.ng_silu_mul(self._pool, _pointer(gate_up), rows, columns // 2, out.data_ptr())
+        self._c.ng_silu_mul(self._pool, pointer(gate_up), rows, columns // 2, out.data_ptr())
         return out
 
     def rope(self, x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
@@ -148,16 +113,16 @@ class CompiledKernels:
         if columns != heads * half * 2:
             raise ValueError(f"{columns} features are not {heads} heads of {2 * half}")
         out = torch.empty(rows, columns)
-        self._c.ng_rope(self._pool, _pointer(x), _pointer(cos), _pointer(sin), rows, heads, half, out.data_ptr())
+        self._c.ng_rope(self._pool, pointer(x), pointer(cos), pointer(sin), rows, heads, half, out.data_ptr())
         return out
 
-    def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> CompiledPlan:
+    def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> Plan:
         positions, segment_of_row = positions.long().contiguous(), segment_of_row.long().contiguous()
         tables = block_tables.int().contiguous()
         count = len(positions)
         tiles = torch.empty(count, 2, dtype=torch.int32)
         pointers = (t.data_ptr() for t in (positions, segment_of_row, tables, tiles))
-        rows = _Rows(*pointers, count, tables.shape[1], block_tokens, 0)
+        rows = Rows(*pointers, count, tables.shape[1], block_tokens, 0)
         last_block = c_int32(-1)
         found = self._c.ng_plan(byref(rows), tables.shape[0], tiles.data_ptr(), byref(last_block))
         if found < 0:
@@ -167,16 +132,17 @@ class CompiledKernels:
                 f"which its block table does not reach"
             )
         rows.tile_count = found
-        return CompiledPlan(rows, last_block.value, (positions, segment_of_row, tables, tiles))
+        return Plan(rows, last_block.value, (positions, segment_of_row, tables, tiles))
 
     def store_kv(
         self, keys: Tensor, values: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan
     ) -> None:
-        placed = cast(CompiledPlan, plan)
-        cache = _cache(cache_keys, cache_values, placed)
+        placed = cast(Plan, plan)
+        cache = as_cache(cache_keys, cache_values)
+        placed.check(cache_keys)
         if keys.shape != (placed.rows.rows, cache.kv_heads * cache.dim) or values.shape != keys.shape:
             raise ValueError(f"keys {list(keys.shape)} and values {list(values.shape)} do not fit plan and cache")
-        self._c.ng_store_kv(self._pool, byref(placed.rows), byref(cache), _pointer(keys), _pointer(values))
+        self._c.ng_store_kv(self._pool, byref(placed.rows), byref(cache), pointer(keys), pointer(values))
 
     def attention(
         self,
@@ -187,63 +153,24 @@ class CompiledKernels:
         heads: int,
         window: int | None = None,
     ) -> Tensor:
-        placed = cast(CompiledPlan, plan)
-        cache = _cache(cache_keys, cache_values, placed)
+        placed = cast(Plan, plan)
+        cache = as_cache(cache_keys, cache_values)
+        placed.check(cache_keys)
         if q.shape != (placed.rows.rows, heads * cache.dim) or heads % cache.kv_heads:
             raise ValueError(f"queries {list(q.shape)} with {heads} heads do not fit plan and cache")
         if window is not None and window < 1:
             raise ValueError(f"a window of {window} places shows a row nothing")
         out = torch.empty(q.shape)
         self._c.ng_attention(
-            self._pool, byref(placed.rows), byref(cache), _pointer(q), heads, window or 0, out.data_ptr()
+            self._pool, byref(placed.rows), byref(cache), pointer(q), heads, window or 0, out.data_ptr()
         )
         return out
 
+    def attention_block(self, parts: AttentionParts) -> AttentionBlock:
+        return CompiledAttention(self._c, self._pool, parts)
 
-def _pointer(tensor: Tensor) -> int:
-    if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-        raise ValueError(f"the kernels take contiguous float32, not {tensor.dtype} with strides {tensor.stride()}")
-    return tensor.data_ptr()
-
-
-def _cache(keys: Tensor, values: Tensor, plan: CompiledPlan) -> _Cache:
-    blocks, block_tokens, kv_heads, dim = keys.shape
-    bf16 = keys.dtype == torch.bfloat16
-    if not (bf16 or keys.dtype == torch.float32) or values.dtype != keys.dtype or values.shape != keys.shape:
-        raise ValueError(
-            f"the cache must be two equal bfloat16 or float32 tensors, not {keys.dtype} and {values.dtype}"
-        )
-    if not (keys.is_contiguous() and values.is_contiguous()):
-        raise ValueError("the cache must be contiguous")
-    if block_tokens != plan.rows.block_tokens or plan.last_block >= blocks:
-        raise ValueError(
-            f"the plan (blocks of {plan.rows.block_tokens} up to {plan.last_block}) does not fit the cache {list(keys.shape)}"
-        )
-    return _Cache(keys.data_ptr(), values.data_ptr(), kv_heads, dim, bf16)
-
-
-def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    matrix, rows, cache = POINTER(_Matrix), POINTER(_Rows), POINTER(_Cache)
-    p, n = c_void_p, c_int64
-    signatures: dict[str, tuple[type | None, list[type]]] = {
-        "ng_isa": (c_char_p, []),
-        "ng_create": (p, [c_int]),
-        "ng_destroy": (None, [p]),
-        "ng_packed_bytes": (n, [n, n, c_int32]),
-        "ng_pack": (None, [p, n, n, c_int32, p]),
-        "ng_linear": (None, [p, matrix, p, n, p]),
-        "ng_embed": (n, [p, matrix, p, n, p]),
-        "ng_rms_norm": (None, [p, p, p, c_float, n, n, p]),
-        "ng_silu_mul": (None, [p, p, n, n, p]),
-        "ng_rope": (None, [p, p, p, p, n, n, n, p]),
-        "ng_plan": (n, [rows, n, p, POINTER(c_int32)]),
-        "ng_store_kv": (None, [p, rows, cache, p, p]),
-        "ng_attention": (None, [p, rows, cache, p, n, n, p]),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    def mlp_block(self, parts: MlpParts) -> MlpBlock:
+        return CompiledMlp(self._c, self._pool, parts)
 
 
 def _destroy(library: ctypes.CDLL, pool: int, owner: int) -> None:

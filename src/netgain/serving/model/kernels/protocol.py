@@ -1,5 +1,6 @@
 """What a model needs from a device: the few operations whose bits must not depend on what shares the batch."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -18,6 +19,66 @@ class Weight(Protocol):
 
 class AttentionPlan(Protocol):
     """Where the rows of a batch stand, prepared once per step and used by every layer (see Kernels.plan)."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A product and the vector added to it, if any. Several matrices share the input; their outputs lie side by side."""
+
+    weights: tuple[Weight, ...]
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """The first half of a decoder layer. `query_norm` and `key_norm` [head_dim] are there if heads are normalised; a row
+    sees its last `window` positions (None: all before it)."""
+
+    norm: Tensor
+    qkv: Linear
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    output: Linear
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class MlpParts:
+    """The second half: norm, gate and up in one product, SiLU, down."""
+
+    norm: Tensor
+    gate_up: Linear
+    down: Linear
+    eps: float
+
+
+class AttentionBlock(Protocol):
+    """Norm, projections, rotation, cache, attention and output projection; made by Kernels.attention_block."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        cache_keys: Tensor,
+        cache_values: Tensor,
+        plan: AttentionPlan,
+        picked: Tensor | None,
+    ) -> Tensor:
+        """x [rows, hidden] -> what is to be added to it, for rows `picked` (int64, None: all). KV of all rows is written."""
+        ...
+
+
+class MlpBlock(Protocol):
+    """Made by Kernels.mlp_block."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [rows, hidden] -> what is to be added to it."""
+        ...
 
 
 class Kernels(Protocol):
@@ -80,4 +141,12 @@ class Kernels(Protocol):
         q [rows, heads*dim] -> [rows, heads*dim], scaled by 1/sqrt(dim), grouped heads (heads % kv_heads == 0). With a
         `window` a row sees only its last `window` positions, its own among them; tiles before it are not read.
         """
+        ...
+
+    def attention_block(self, parts: AttentionParts) -> AttentionBlock:
+        """The operations above as the first half of a layer, with the bits that composed.py has."""
+        ...
+
+    def mlp_block(self, parts: MlpParts) -> MlpBlock:
+        """The second half, likewise."""
         ...

@@ -12,7 +12,15 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from netgain.serving.model.kernels.blocks import GROUP, Groups, split_q4_1, split_q8_0
-from netgain.serving.model.kernels.protocol import AttentionPlan, Weight
+from netgain.serving.model.kernels.composed import ComposedAttention, composed_mlp
+from netgain.serving.model.kernels.protocol import (
+    AttentionBlock,
+    AttentionParts,
+    AttentionPlan,
+    MlpBlock,
+    MlpParts,
+    Weight,
+)
 
 VERSION = 1
 TILE_ROWS = 16
@@ -119,6 +127,12 @@ class TorchKernels:
         first, second = x.view(len(x), heads, -1).chunk(2, dim=-1)
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).view(x.shape)
+
+    def attention_block(self, parts: AttentionParts) -> AttentionBlock:
+        return ComposedAttention(self, parts)
+
+    def mlp_block(self, parts: MlpParts) -> MlpBlock:
+        return composed_mlp(self, parts)
 
     def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> TorchPlan:
         positions, segment_of_row = positions.cpu().long(), segment_of_row.cpu().long()

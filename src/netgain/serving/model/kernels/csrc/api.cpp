@@ -1,24 +1,11 @@
 // The C interface that compiled.py calls. Pointers are to contiguous memory that outlives the call; shapes were checked.
 
 #include "attention.hpp"
+#include "block.hpp"
 #include "elementwise.hpp"
 #include "linear.hpp"
 
 #define NG_API extern "C" __attribute__((visibility("default")))
-
-namespace {
-
-constexpr int64_t SERIAL = 16384;  // elements below which waking another thread costs more than it saves
-
-template <class Body>
-void each_row(Pool* pool, int64_t rows, int64_t elements, const Body& body) {
-    int64_t pieces = rows * elements < SERIAL ? 1 : rows < pool->threads() * 4 ? rows : pool->threads() * 4;
-    pool->each(int(pieces), [&](int piece) {
-        for (int64_t r = rows * piece / pieces; r < rows * (piece + 1) / pieces; r++) body(r);
-    });
-}
-
-}  // namespace
 
 NG_API const char* ng_isa() {
 #if defined(NG_AVX512) && defined(__AVX512VNNI__)
@@ -57,28 +44,28 @@ NG_API void ng_pack(const void* source, int64_t outs, int64_t ins, int32_t kind,
 }
 
 NG_API void ng_linear(Pool* pool, const Matrix* w, const float* x, int64_t rows, float* out) {
-    linear(*pool, *w, x, rows, out);
+    linear(*pool, *w, x, rows, out, w->outs);
 }
 
 // Returns -1, or the index of the first token that has no row.
 NG_API int64_t ng_embed(Pool* pool, const Matrix* w, const int64_t* tokens, int64_t rows, float* out) {
     for (int64_t r = 0; r < rows; r++)
         if (tokens[r] < 0 || tokens[r] >= w->outs) return r;
-    each_row(pool, rows, w->ins, [&](int64_t r) { embed_row(*w, tokens[r], out + r * w->ins); });
+    each_row(*pool, rows, w->ins, [&](int64_t r) { embed_row(*w, tokens[r], out + r * w->ins); });
     return -1;
 }
 
 NG_API void ng_rms_norm(Pool* pool, const float* x, const float* weight, float eps, int64_t rows, int64_t n, float* out) {
-    each_row(pool, rows, n, [&](int64_t r) { rms_norm_row(x + r * n, weight, eps, n, out + r * n); });
+    each_row(*pool, rows, n, [&](int64_t r) { rms_norm_row(x + r * n, weight, eps, n, out + r * n); });
 }
 
 NG_API void ng_silu_mul(Pool* pool, const float* gate_up, int64_t rows, int64_t n, float* out) {
-    each_row(pool, rows, n, [&](int64_t r) { silu_mul_row(gate_up + r * 2 * n, n, out + r * n); });
+    each_row(*pool, rows, n, [&](int64_t r) { silu_mul_row(gate_up + r * 2 * n, n, out + r * n); });
 }
 
 NG_API void ng_rope(Pool* pool, const float* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t half,
                     float* out) {
-    each_row(pool, rows, heads * half * 2, [&](int64_t r) {
+    each_row(*pool, rows, heads * half * 2, [&](int64_t r) {
         rope_row(x + r * heads * half * 2, cos + r * half, sin + r * half, heads, half, out + r * heads * half * 2);
     });
 }
@@ -88,10 +75,19 @@ NG_API int64_t ng_plan(const Rows* rows, int64_t segments, int32_t* tiles, int32
 }
 
 NG_API void ng_store_kv(Pool* pool, const Rows* rows, const Cache* cache, const float* keys, const float* values) {
-    store_kv(*pool, *rows, *cache, keys, values);
+    store_kv(*pool, *rows, *cache, keys, values, cache->kv_heads * cache->dim);
 }
 
 NG_API void ng_attention(Pool* pool, const Rows* rows, const Cache* cache, const float* q, int64_t heads, int64_t window,
                          float* out) {
     attend(*pool, *rows, *cache, q, heads, window, out);
+}
+
+NG_API void ng_attention_block(Pool* pool, const AttentionBlock* block, const Rows* rows, const Cache* cache, const float* x,
+                               const float* cos, const float* sin, const int64_t* picked, int64_t count, float* out) {
+    attention_block(*pool, *block, *rows, *cache, x, cos, sin, picked, count, out);
+}
+
+NG_API void ng_mlp_block(Pool* pool, const MlpBlock* block, const float* x, int64_t rows, float* out) {
+    mlp_block(*pool, *block, x, rows, out);
 }

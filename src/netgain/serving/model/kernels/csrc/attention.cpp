@@ -285,7 +285,7 @@ int64_t plan_tiles(const Rows& rows, int64_t segments, int32_t* tiles, int32_t* 
     return count;
 }
 
-void store_kv(Pool& pool, const Rows& rows, const Cache& cache, const float* keys, const float* values) {
+void store_kv(Pool& pool, const Rows& rows, const Cache& cache, const float* keys, const float* values, int64_t pitch) {
     int64_t size = cache.kv_heads * cache.dim;
     int64_t pieces = rows.rows * size < 16384 ? 1 : std::min<int64_t>(rows.rows, pool.threads() * 4);
     pool.each(int(pieces), [&](int piece) {
@@ -295,11 +295,11 @@ void store_kv(Pool& pool, const Rows& rows, const Cache& cache, const float* key
             int64_t at = (block * tokens + place % tokens) * size;
             if (cache.bf16) {
                 uint16_t *k = static_cast<uint16_t*>(cache.keys) + at, *v = static_cast<uint16_t*>(cache.values) + at;
-                for (int64_t i = 0; i < size; i++) k[i] = narrow_bf16(keys[r * size + i]);
-                for (int64_t i = 0; i < size; i++) v[i] = narrow_bf16(values[r * size + i]);
+                for (int64_t i = 0; i < size; i++) k[i] = narrow_bf16(keys[r * pitch + i]);
+                for (int64_t i = 0; i < size; i++) v[i] = narrow_bf16(values[r * pitch + i]);
             } else {
-                std::memcpy(static_cast<float*>(cache.keys) + at, keys + r * size, size_t(size) * 4);
-                std::memcpy(static_cast<float*>(cache.values) + at, values + r * size, size_t(size) * 4);
+                std::memcpy(static_cast<float*>(cache.keys) + at, keys + r * pitch, size_t(size) * 4);
+                std::memcpy(static_cast<float*>(cache.values) + at, values + r * pitch, size_t(size) * 4);
             }
         }
     });

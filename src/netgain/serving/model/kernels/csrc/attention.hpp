@@ -25,7 +25,8 @@ constexpr int TILE_ROWS = 4;
 // segment's table.
 int64_t plan_tiles(const Rows& rows, int64_t segments, int32_t* tiles, int32_t* last_block);
 
-void store_kv(Pool& pool, const Rows& rows, const Cache& cache, const float* keys, const float* values);
+// Rows of `keys` and of `values` lie `pitch` floats apart.
+void store_kv(Pool& pool, const Rows& rows, const Cache& cache, const float* keys, const float* values, int64_t pitch);
 
 // `window` is how many places a row sees, its own among them; 0 stands for all before it.
 void attend(Pool& pool, const Rows& rows, const Cache& cache, const float* q, int64_t heads, int64_t window, float* out);

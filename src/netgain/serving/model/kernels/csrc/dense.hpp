@@ -45,7 +45,8 @@ inline void embed_row(const Matrix& w, int64_t o, float* out) {
 
 // ROWS rows by PANELS panels.
 template <Kind KIND, int ROWS, int PANELS>
-inline void tile(const char* panel, size_t stride, const float* x, int64_t ins, float* out, int64_t outs, int64_t first) {
+inline void tile(const char* panel, size_t stride, const float* x, int64_t ins, float* out, int64_t pitch,
+                 int64_t outs, int64_t first) {
     constexpr int V = 2 * PANELS;
     constexpr bool BF16 = KIND == Kind::BF16;
     constexpr int STEPS = BF16 ? 2 : 1;                // inputs in a vector
@@ -80,35 +81,36 @@ inline void tile(const char* panel, size_t stride, const float* x, int64_t ins, 
         for (int v = 0; v < V; v++) {
             int64_t o = first + v * LANES;
             int64_t valid = std::clamp<int64_t>(outs - o, 0, LANES);
-            std::memcpy(out + r * outs + o, &total[r][v], size_t(valid) * 4);
+            std::memcpy(out + r * pitch + o, &total[r][v], size_t(valid) * 4);
         }
 }
 
 template <Kind KIND>
-inline void panels(const Matrix& w, const float* x, int64_t rows, int64_t begin, int64_t end, float* out) {
+inline void panels(const Matrix& w, const float* x, int64_t rows, int64_t begin, int64_t end, float* out,
+                   int64_t pitch) {
     size_t stride = panel_bytes(w.ins, w.kind);
     const char* data = static_cast<const char*>(w.data);
     for (int64_t p = begin; p < end;) {
         const char* panel = data + p * stride;
         if (rows == 1 && p + 1 < end) {
-            tile<KIND, 1, 2>(panel, stride, x, w.ins, out, w.outs, p * WIDTH);
+            tile<KIND, 1, 2>(panel, stride, x, w.ins, out, pitch, w.outs, p * WIDTH);
             p += 2;
             continue;
         }
         int64_t r = 0;
         auto from = [&](int64_t row) { return x + row * w.ins; };
-        auto to = [&](int64_t row) { return out + row * w.outs; };
+        auto to = [&](int64_t row) { return out + row * pitch; };
         for (; rows - r >= 6 || rows - r == 5; r += rows - r >= 6 ? 6 : 4) {
             if (rows - r >= 6)
-                tile<KIND, 6, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH);
+                tile<KIND, 6, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH);
             else
-                tile<KIND, 4, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH);
+                tile<KIND, 4, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH);
         }
         switch (rows - r) {
-            case 4: tile<KIND, 4, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH); break;
-            case 3: tile<KIND, 3, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH); break;
-            case 2: tile<KIND, 2, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH); break;
-            case 1: tile<KIND, 1, 1>(panel, stride, from(r), w.ins, to(r), w.outs, p * WIDTH); break;
+            case 4: tile<KIND, 4, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH); break;
+            case 3: tile<KIND, 3, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH); break;
+            case 2: tile<KIND, 2, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH); break;
+            case 1: tile<KIND, 1, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH); break;
         }
         p++;
     }

@@ -1,7 +1,20 @@
-// Operations on single rows: norm, activation, rotation.
+// Operations on single rows: norm, activation, rotation, and how rows are shared out among threads.
 #pragma once
 
+#include <algorithm>
+
+#include "pool.hpp"
 #include "simd.hpp"
+
+// body(r) for every row of `elements` each, in several threads where that pays.
+template <class Body>
+void each_row(Pool& pool, int64_t rows, int64_t elements, const Body& body) {
+    constexpr int64_t SERIAL = 16384;  // elements below which waking another thread costs more than it saves
+    int64_t pieces = rows * elements < SERIAL ? 1 : std::min<int64_t>(rows, pool.threads() * 4);
+    pool.each(int(pieces), [&](int piece) {
+        for (int64_t r = rows * piece / pieces; r < rows * (piece + 1) / pieces; r++) body(r);
+    });
+}
 
 // x / sqrt(mean(x**2) + eps) * weight. Lane sums in order, a scalar tail, then the lanes.
 inline void rms_norm_row(const float* x, const float* weight, float eps, int64_t n, float* out) {

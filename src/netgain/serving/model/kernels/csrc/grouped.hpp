@@ -253,7 +253,8 @@ inline void sums_q8_0(const uint8_t* w, const int8_t* x, int64_t ins, const int3
 }
 
 template <bool NIBBLES, int ROWS>
-inline void tile(const uint8_t* panel, const Activations& x, int64_t row, int64_t ins, float* out, int64_t outs, int64_t first) {
+inline void tile(const uint8_t* panel, const Activations& x, int64_t row, int64_t ins, float* out, int64_t pitch,
+                 int64_t outs, int64_t first) {
     int64_t groups = ins / GROUP;
     const int8_t* quants = x.quants.data() + row * ins;
     const float *scales = x.scales.data() + row * groups, *offsets = x.offsets.data() + row * groups;
@@ -274,20 +275,21 @@ inline void tile(const uint8_t* panel, const Activations& x, int64_t row, int64_
         }
     }
     int64_t valid = std::min<int64_t>(outs - first, LANES);
-    for (int r = 0; r < ROWS; r++) std::memcpy(out + r * outs + first, &total[r], size_t(valid) * 4);
+    for (int r = 0; r < ROWS; r++) std::memcpy(out + r * pitch + first, &total[r], size_t(valid) * 4);
 }
 
 template <bool NIBBLES>
-inline void panels(const Matrix& w, const Activations& x, int64_t rows, int64_t begin, int64_t end, float* out) {
+inline void panels(const Matrix& w, const Activations& x, int64_t rows, int64_t begin, int64_t end, float* out,
+                   int64_t pitch) {
     int64_t stride = w.ins / GROUP * group_bytes(w.kind);
     for (int64_t p = begin; p < end; p++) {
         const uint8_t* panel = static_cast<const uint8_t*>(w.data) + p * stride;
         int64_t r = 0, first = p * WIDTH;
-        for (; rows - r >= 4; r += 4) tile<NIBBLES, 4>(panel, x, r, w.ins, out + r * w.outs, w.outs, first);
+        for (; rows - r >= 4; r += 4) tile<NIBBLES, 4>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first);
         switch (rows - r) {
-            case 3: tile<NIBBLES, 3>(panel, x, r, w.ins, out + r * w.outs, w.outs, first); break;
-            case 2: tile<NIBBLES, 2>(panel, x, r, w.ins, out + r * w.outs, w.outs, first); break;
-            case 1: tile<NIBBLES, 1>(panel, x, r, w.ins, out + r * w.outs, w.outs, first); break;
+            case 3: tile<NIBBLES, 3>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first); break;
+            case 2: tile<NIBBLES, 2>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first); break;
+            case 1: tile<NIBBLES, 1>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first); break;
         }
     }
 }

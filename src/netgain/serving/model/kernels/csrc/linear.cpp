@@ -29,7 +29,7 @@ void embed_row(const Matrix& w, int64_t token, float* out) {
     is_dense(w.kind) ? dense::embed_row(w, token, out) : grouped::embed_row(w, token, out);
 }
 
-void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* out) {
+void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* out, int64_t pitch) {
     // Kept between calls of one thread; workers only read it.
     static thread_local grouped::Activations activations;
     const grouped::Activations& rounded = activations;
@@ -53,11 +53,11 @@ void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* ou
     pool.each(int(pieces), [&](int piece) {
         int64_t begin = count * piece / pieces, end = count * (piece + 1) / pieces;
         switch (w.kind) {
-            case Kind::F32: return dense::panels<Kind::F32>(w, x, rows, begin, end, out);
-            case Kind::BF16: return dense::panels<Kind::BF16>(w, x, rows, begin, end, out);
-            case Kind::F16: return dense::panels<Kind::F16>(w, x, rows, begin, end, out);
-            case Kind::Q4_1: return grouped::panels<true>(w, rounded, rows, begin, end, out);
-            case Kind::Q8_0: return grouped::panels<false>(w, rounded, rows, begin, end, out);
+            case Kind::F32: return dense::panels<Kind::F32>(w, x, rows, begin, end, out, pitch);
+            case Kind::BF16: return dense::panels<Kind::BF16>(w, x, rows, begin, end, out, pitch);
+            case Kind::F16: return dense::panels<Kind::F16>(w, x, rows, begin, end, out, pitch);
+            case Kind::Q4_1: return grouped::panels<true>(w, rounded, rows, begin, end, out, pitch);
+            case Kind::Q8_0: return grouped::panels<false>(w, rounded, rows, begin, end, out, pitch);
         }
     });
 }

@@ -21,7 +21,8 @@ size_t packed_bytes(int64_t outs, int64_t ins, Kind kind);
 // `source`: row-major float32 for F32 and BF16, float16 for F16, raw GGUF blocks for Q4_1 and Q8_0.
 void pack(const void* source, int64_t outs, int64_t ins, Kind kind, void* packed);
 
-void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* out);
+// Rows of `out` lie `pitch` floats apart.
+void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* out, int64_t pitch);
 
 // Row `token` of `w`, dequantised to float32.
 void embed_row(const Matrix& w, int64_t token, float* out);
