@@ -24,7 +24,7 @@ import psutil
 
 from benchmarks import _report
 from benchmarks._soak_load import SCENARIOS, Tally, World, client, large, one, references
-from netgain.deciding.experiment.launched import LaunchedNetgain
+from netgain.deciding.experiment.launched import launched_netgain
 from netgain.serving.api.keys import KeyLimits, new_key
 
 START_S = 300.0
@@ -91,7 +91,7 @@ async def soak(folder: Path, tally: Tally, seconds: float, seed: int) -> dict[st
         hung_after_s=HUNG_AFTER_S,
     )
     flags = ["default", "--api-keys", str(keys), "--records", str(folder / "records.jsonl")]
-    server = LaunchedNetgain(
+    server = launched_netgain(
         "soak", (*flags, *(part for setting in SETTINGS for part in ("--set", setting))), folder / "server.log"
     )
     try:
