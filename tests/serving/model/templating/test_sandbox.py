@@ -71,7 +71,7 @@ def test_a_long_conversation_is_no_endless_one() -> None:
 
 def test_each_rendering_has_bounds_of_its_own() -> None:
     template = ChatTemplate("{% for i in range(messages[0].n) %}{% for j in range(1000) %}{% endfor %}{% endfor %}done")
-    chats: list[list[dict[str, Any]]] = [[{**USER, "n": n}] for n in (300, 3000, 300, 10, 3000, 500)]
+    chats: list[list[dict[str, Any]]] = [[{**USER, "n": n}] for n in (100, 3000, 100, 10, 3000, 150)]
 
     def ends(messages: list[dict[str, Any]]) -> bool:
         try:

@@ -21,7 +21,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-MAX_STEPS = 1_000_000  # loop rounds and calls
+MAX_STEPS = 200_000  # loop rounds and calls
 MAX_CHARACTERS = 64_000_000  # made on the way and given out
 MAX_SECONDS = 5.0
 MAX_INTEGER_BITS = 4096
