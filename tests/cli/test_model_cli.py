@@ -101,6 +101,47 @@ def test_inspect_shows_what_the_file_holds(fetched: Path) -> None:
         "9 query, 3 key/value, size 64",
         "538.1 MB",
         "present",
+        "base 100000",
+        "all positions before",
+        "Q4_1+Q8_0",
+    ):
+        assert part in output
+
+
+def test_inspect_says_family_window_and_scaling(tmp_path: Path) -> None:
+    """As of a file that only describes itself: shapes are those that the configuration claims."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models
+
+    config = transformers.Qwen3Config(
+        vocab_size=8,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=64,
+        use_sliding_window=True,
+        sliding_window=24,
+        max_window_layers=2,
+        rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6},
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float16)
+    model.save_pretrained(tmp_path)
+    Tokenizer(models.BPE(vocab={"a": 0}, merges=[])).save(str(tmp_path / "tokenizer.json"))
+    code, output, errors = netgain("inspect", tmp_path)
+    assert code == 0, errors
+    for part in (
+        "qwen3",
+        "window of 24 positions in 1 of 3 layers, heads normalised",
+        "256 tokens",
+        "base 1e+06, yarn scaling by 4 from 64 tokens",
+        "4 query, 2 key/value, size 16",
+        "computed as            F16",
+        "384 bytes in bf16, 768 in fp32",
+        "the context is 256 tokens: RoPE scaling stretches 64 by 4",
     ):
         assert part in output
 

@@ -55,14 +55,15 @@ def serve(
 
 
 def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
-    """Three lines that say what serves; the last one is the URL."""
+    """What serves, in a line each; the last one is the URL."""
     note = f" ({info['kernels_note']})" if info["kernels_note"] else ""
     capacity = f"{info['kv_tokens']:,} tokens, {info['kv_tokens'] * info['kv_token_bytes'] / 2**20:,.0f} MiB"
     access = "no API key is asked for" if keys is None else f"{keys} API keys are accepted"
     print(
         f"{info['model']}: {info['dtype']} weights, kernels {info['kernels']}{note}, {info['device']}, "
         f"{info['threads']} threads\n"
-        f"KV cache: {capacity} of {info['kv_dtype']}; up to {info['max_length']:,} per request; {access}\n"
+        + (f"note: {info['model_note']}\n" if info["model_note"] else "")
+        + f"KV cache: {capacity} of {info['kv_dtype']}; up to {info['max_length']:,} per request; {access}\n"
         f"serving at {url}/v1",
         flush=True,
     )

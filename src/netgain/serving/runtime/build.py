@@ -30,12 +30,14 @@ MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What this engine really is, for logs, /v1/models, records and reports."""
+    """What this engine really is, for logs, /v1/models, records and reports. `dtype` names the types that matrices are kept
+    in; `model_note` says what a user should know about how the model's files were read."""
 
     model: str
     source: str
     weights: str
     dtype: str
+    model_note: str | None
     kv_dtype: str
     kernels: str
     kernels_note: str | None
@@ -128,6 +130,7 @@ def build_engine(
         source=config.model.source,
         weights=loaded.weights_digest,
         dtype="+".join(loaded.computed).lower(),
+        model_note="; ".join(loaded.notes) or None,
         kv_dtype=kv_name,
         kernels=kernels.name,
         kernels_note=kernels.note,
