@@ -52,7 +52,7 @@ class LLM:
         requests = [
             Request(
                 id=f"offline-{next(self._ids)}",
-                prompt=tuple(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt),
+                prompt=tuple(tokenizer.encode(prompt, start=True) if isinstance(prompt, str) else prompt),
                 sampling=one,
                 received_s=self._clock.now(),
             )
@@ -92,11 +92,12 @@ class LLM:
         assert last.finish_reason is not None
         assert last.trace is not None
         tokens = tuple(token for output in outputs for token in output.tokens)
+        shown = tokens[:-1] if last.finish_reason == "stop" else tokens
         wanted = request.sampling.logprobs is not None
         return Completion(
             prompt_ids=request.prompt,
             output_ids=tokens,
-            text=self.built.loaded.tokenizer.decode(tokens[:-1] if last.finish_reason == "stop" else tokens),
+            text=self.built.loaded.tokenizer.decode(shown, continues=True),
             finish_reason=last.finish_reason,
             trace=last.trace,
             error=last.error,
