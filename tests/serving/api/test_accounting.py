@@ -43,7 +43,8 @@ def test_stages_tile_the_request_and_agree_with_the_client(server, records_file,
     assert record.stages.get(Stage.UNATTRIBUTED, 0.0) < 0.01 * server_s
     assert record.output_tokens == 100
     assert sum(record.ttft_stages.values()) == pytest.approx(record.first_token_s - record.received_s)
-    assert started < record.received_s < record.first_token_s < record.finished_s < started + client_s
+    assert started < record.received_s < record.first_token_s < record.finished_s
+    assert record.finished_s < started + client_s + 0.05  # the client may be told before the server looks at its clock
     assert client_s - server_s < 0.05  # connecting, and a busy machine
 
 

@@ -146,8 +146,6 @@ def test_every_way_to_ask_for_a_structure_becomes_a_grammar(fields, grammar):
         ([{"role": "user", "content": None}], "needs content"),
         ([{"role": "assistant", "tool_calls": [CALL, CALL]}], "same id"),
         ([{"role": "assistant", "tool_calls": [{**CALL, "id": ""}]}], "id"),
-        ([{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{"}}]}], "arguments"),
-        ([{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "[1]"}}]}], "arguments"),
         ([{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {}}}]}], "arguments"),
         ([{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}], "function_call"),
         (
@@ -173,7 +171,7 @@ def test_turns_that_do_not_fit_together_are_refused(messages, names):
     assert names.replace("messages.2", "messages.3") in f"{message} {param}"
 
 
-def test_a_history_of_calls_reaches_the_template_as_objects():
+def test_a_history_of_calls_reaches_the_template():
     request = chat(
         messages=[
             *USER,
@@ -182,7 +180,7 @@ def test_a_history_of_calls_reaches_the_template_as_objects():
         ]
     )
     _, call, result = [message.for_template() for message in request.messages]
-    assert call["tool_calls"][0]["function"]["arguments"] == {"city": "Rome"}
+    assert call["tool_calls"][0]["function"]["arguments"] == '{"city": "Rome"}'
     assert (call["content"], call["reasoning_content"]) == ("", "hm")
     assert result == {"role": "tool", "content": "sunny", "tool_call_id": "call_1"}
 

@@ -18,7 +18,7 @@ TOOL = {
     "type": "function",
     "function": {"name": "weather", "description": "of a city", "parameters": {"type": "object"}},
 }
-CALL = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Rome"}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
 
 
 @pytest.mark.parametrize("form", TOOL_FORMS.values(), ids=TOOL_FORMS)

@@ -1,9 +1,8 @@
 """What clients may ask of /v1/chat/completions: turns, tools, and which of them the model has to call."""
 
-import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from netgain.serving.api.fields import MAX_LOGPROBS, MAX_NAME_CHARACTERS, MAX_TOOLS, Fields, Whole, WrongField
 from netgain.serving.api.protocol import GenerationRequest
@@ -48,21 +47,10 @@ Text = Annotated[
 
 
 class FunctionCall(Fields):
-    """`arguments` is the JSON text of an object, as it came with the call."""
+    """`arguments` is JSON text, as it came with the call; the template's side makes an object of it where it is one."""
 
     name: Annotated[str, Field(min_length=1)]
     arguments: str = "{}"
-
-    @field_validator("arguments")
-    @classmethod
-    def _an_object(cls, text: str) -> str:
-        try:
-            parsed = json.loads(text or "{}")
-        except (ValueError, RecursionError):
-            parsed = None
-        if not isinstance(parsed, dict):
-            raise ValueError("give the JSON text of an object")
-        return text or "{}"
 
 
 class ToolCall(Fields):
@@ -73,8 +61,8 @@ class ToolCall(Fields):
     function: FunctionCall
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates read it: arguments are an object."""
-        function = {"name": self.function.name, "arguments": json.loads(self.function.arguments)}
+        """For the template."""
+        function = {"name": self.function.name, "arguments": self.function.arguments}
         return {"id": self.id, "type": "function", "function": function}
 
 

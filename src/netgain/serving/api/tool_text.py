@@ -47,11 +47,20 @@ def _as_text(turn: Turn, form: ToolForm) -> Turn:
         key = "parameters" if form.bare else "arguments"
         functions = [call["function"] for call in calls]
         lines = [
-            _written(json.dumps({"name": one["name"], key: one["arguments"]}, ensure_ascii=False), form)
+            _written(json.dumps({"name": one["name"], key: _object(one["arguments"])}, ensure_ascii=False), form)
             for one in functions
         ]
         plain["content"] = "\n".join(filter(None, [turn["content"], *lines]))
     return plain
+
+
+def _object(arguments: str) -> Any:
+    """The object that the JSON text stands for; what stands for none stays text."""
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return found if isinstance(found, dict) else arguments
 
 
 def _written(call: str, form: ToolForm) -> str:
