@@ -109,13 +109,12 @@ def test_inspect_shows_what_the_file_holds(fetched: Path) -> None:
 
 
 def test_inspect_says_family_window_and_scaling(tmp_path: Path) -> None:
-    """As of a file that only describes itself: shapes are those that the configuration claims."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     config = transformers.Qwen3Config(
-        vocab_size=8,
+        vocab_size=256,
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=3,
@@ -130,16 +129,20 @@ def test_inspect_says_family_window_and_scaling(tmp_path: Path) -> None:
     )
     model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float16)
     model.save_pretrained(tmp_path)
-    Tokenizer(models.BPE(vocab={"a": 0}, merges=[])).save(str(tmp_path / "tokenizer.json"))
+    letters = {letter: at for at, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
     code, output, errors = netgain("inspect", tmp_path)
     assert code == 0, errors
+    assert any(line.split() == ["computed", "as", "F16"] for line in output.splitlines())
     for part in (
         "qwen3",
         "window of 24 positions in 1 of 3 layers, heads normalised",
         "256 tokens",
         "base 1e+06, yarn scaling by 4 from 64 tokens",
         "4 query, 2 key/value, size 16",
-        "computed as            F16",
         "384 bytes in bf16, 768 in fp32",
         "the context is 256 tokens: RoPE scaling stretches 64 by 4",
     ):

@@ -1,6 +1,7 @@
 """GGUF files: numbers as the reference library reads them; damaged files end in one clear message."""
 
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,57 @@ def test_a_tensor_type_that_is_not_supported_is_refused_by_its_tensor(tmp_path: 
     writer.close()
     with pytest.raises(UsageError, match=r"blk\.0\.odd has GGUF type Q2_K; supported: F32, F16, BF16, Q8_0, Q4_0"):
         GgufFile(tmp_path / "m.gguf")
+
+
+def directory(tensors: list[tuple[bytes, tuple[int, ...], int, int]], alignment: bytes = b"") -> bytes:
+    """A file by hand: `tensors` are (name, shape innermost first, type, offset); then 64 bytes of data."""
+    entries = b"".join(
+        struct.pack(f"<Q{len(name)}sI{len(shape)}QIQ", len(name), name, len(shape), *shape, kind, offset)
+        for name, shape, kind, offset in tensors
+    )
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 1 if alignment else 0)
+    content = head + alignment + entries
+    return content + b"\0" * (-len(content) % 32 + 64)
+
+
+def aligned(kind: int, value: bytes) -> bytes:
+    return struct.pack("<Q17sI", 17, b"general.alignment", kind) + value
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (directory([(b"t", (1 << 60,), 0, 0)]), "tensor t ends at byte"),
+        (directory([(b"t", (1 << 40, 1 << 40, 1 << 40, 1 << 40), 0, 0)]), "tensor t ends at byte"),
+        (directory([(b"t", (4,), 0, 1 << 62)]), "tensor t ends at byte"),
+        (directory([(b"t", (4,), 0, (1 << 64) - 32)]), "tensor t ends at byte"),
+        (directory([(b"t", (4,), 0, 5)]), "tensor t"),
+        (directory([(b"t", (0,), 0, 0)]), "empty dimension"),
+        (directory([(b"t", (), 0, 0)]), "0 dimensions"),
+        (directory([(b"t", (1,) * 9, 0, 0)]), "9 dimensions"),
+        (directory([(b"t", (33,), 8, 0)]), "rows of 33 do not divide into Q8_0 blocks"),
+        (directory([(b"t", (4,), 0, 0), (b"t", (4,), 0, 0)]), "tensor t appears twice"),
+        (directory([(b"\xff", (4,), 0, 0)]), "not valid UTF-8"),
+        (directory([(b"t", (4,), 4242, 0)]), "GGUF type 4242"),
+        (directory([(b"t", (4,), 0, 0)], aligned(4, struct.pack("<I", 0))), "alignment 0 is not a power of two"),
+        (directory([(b"t", (4,), 0, 0)], aligned(4, struct.pack("<I", 48))), "alignment 48"),
+        (directory([(b"t", (4,), 0, 0)], aligned(10, struct.pack("<Q", 1 << 62))), "alignment 4611686018427387904"),
+        (directory([(b"t", (4,), 0, 0)], aligned(6, struct.pack("<f", 32.0))), "alignment 32.0"),
+        (directory([(b"t", (4,), 0, 0)], aligned(8, struct.pack("<Q2s", 2, b"32"))), "alignment '32'"),
+    ],
+    ids=str,
+)
+def test_a_directory_that_cannot_be_is_refused_before_memory_is_taken(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match=message):
+            GgufFile(tmp_path / "m.gguf")
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
