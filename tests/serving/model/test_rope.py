@@ -162,6 +162,15 @@ def test_frequency_factors_in_gguf_are_llama3s(
     assert equal(expected_logits(tmp_path / "back"), expected_logits(model.folder))
 
 
+@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS.keys())
+def test_a_converted_model_is_scaled_alike(tiny: Callable[..., Any], tmp_path: Path, scaling: dict[str, Any]) -> None:
+    folder = tiny(rope_theta=5e5, num_hidden_layers=1).folder
+    respell(folder, rope_parameters=scaling | {"rope_theta": 5e5})
+    convert(open_checkpoint(folder), tmp_path / "copy", "fp32")
+    assert open_checkpoint(tmp_path / "copy").config == open_checkpoint(folder).config
+    assert equal(expected_logits(tmp_path / "copy"), expected_logits(folder))
+
+
 @pytest.mark.parametrize("shape", [(7,), (8, 1)])
 def test_frequency_factors_of_another_shape_are_refused(
     tiny: Callable[..., Any], write_gguf: Callable[..., Path], shape: tuple[int, ...]

@@ -47,7 +47,7 @@ class Rope:
         for name in positive:
             if not 0 < getattr(self, name) < 1e30:
                 raise UsageError(f"model configuration: RoPE {name} is {getattr(self, name)}, expected above 0")
-        if self.kind in ("llama3", "yarn") and not 1 <= self.original_context <= 1 << 30:
+        if self.kind in ("linear", "llama3", "yarn") and not 1 <= self.original_context <= 1 << 30:
             raise UsageError(f"model configuration: RoPE original context is {self.original_context} tokens")
         if not self.low_freq_factor < self.high_freq_factor < 1e30:
             raise UsageError(
@@ -112,7 +112,8 @@ def rope_from_huggingface(fields: Fields, context: int, head_dim: int) -> ReadRo
 def _linear(settings: Fields, theta: float, context: int, original: int, head_dim: int) -> ReadRope:
     factor, notes = _factor(settings, "linear", None)
     scaled, more = _scaled_context(context, original, factor)
-    return ReadRope(Rope(kind="linear", theta=theta, factor=factor), scaled, notes + more)
+    rope = Rope(kind="linear", theta=theta, factor=factor, original_context=original)
+    return ReadRope(rope, scaled, notes + more)
 
 
 def _dynamic(settings: Fields, theta: float, context: int, original: int, head_dim: int) -> ReadRope:
