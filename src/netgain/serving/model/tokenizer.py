@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer as Encoder
 
 from netgain.errors import RequestRejected, UsageError
@@ -44,7 +44,7 @@ class Tokenizer:
         self.spec = spec
         canonical = self._full.to_str()
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()[:32]
-        parsed = json.loads(canonical)
+        parsed = msgspec.json.decode(canonical)
         added = self._full.get_added_tokens_decoder()
         _check_numbers(spec, self._full, where)
         self._size = max(self._full.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -242,7 +242,7 @@ def _within(pre_tokenizer: Any) -> dict[str, Any] | None:
 def _build(spec: Mapping[str, Any], where: str) -> Encoder:
     """The library's tokenizer, tried once; whatever it raises or panics at becomes a UsageError."""
     try:
-        encoder = Encoder.from_str(json.dumps(spec, ensure_ascii=False, sort_keys=True))
+        encoder = Encoder.from_buffer(msgspec.json.encode(dict(spec)))
         encoder.no_truncation()
         encoder.no_padding()
         encoder.encode("a")
