@@ -281,6 +281,20 @@ def test_an_export_that_raises_is_counted_and_tried_again() -> None:
     assert tracing.counters() == {"traces_exported": 1, "traces_unsampled": 0, "traces_dropped": 1}
 
 
+def test_a_request_that_cannot_be_put_together_costs_its_trace_alone() -> None:
+    taken: list[Any] = []
+    tracing = Tracing(lambda batch: Exported(0, bool(taken.extend(batch) or True)))
+
+    def broken() -> TracedRequest:
+        raise KeyError("a field that is not there")
+
+    tracing.take(broken)
+    tracing.take(_request)
+    tracing.close()
+    assert len(taken) == 1
+    assert tracing.counters() == {"traces_exported": 1, "traces_unsampled": 0, "traces_dropped": 1}
+
+
 @pytest.mark.parametrize("endpoint", ["localhost:4318", "", "ftp://x", "http://"])
 def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
     with pytest.raises(UsageError, match=r"tracing\.endpoint"):

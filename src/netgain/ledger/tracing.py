@@ -90,6 +90,19 @@ class Tracing:
             self._waiting_intervals += size
             self._change.notify()
 
+    def take(self, make: Callable[[], TracedRequest]) -> None:
+        """As `finished`, for a request that is yet to be put together; a fault in that costs the trace alone."""
+        try:
+            request = make()
+        except Exception as error:
+            with self._change:
+                self._dropped_failed += 1
+            if not self._failing:
+                self._failing = True
+                _log.error("tracing: a request could not be put together (%r); further losses are only counted", error)
+            return
+        self.finished(request)
+
     def counters(self) -> dict[str, int]:
         """Cumulative counts of requests by what became of their trace."""
         return {
@@ -146,7 +159,8 @@ class Tracing:
                 _log.info("tracing: traces are delivered again")
                 self._failing = False
             return
-        self._dropped_failed += sampled
+        with self._change:
+            self._dropped_failed += sampled
         if not self._failing:
             self._failing = True
             _log.error("tracing: a batch of %d traces is lost, %s; further losses are only counted", sampled, reason)

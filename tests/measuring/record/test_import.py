@@ -98,13 +98,14 @@ def test_litellm_payloads(imported: Run) -> None:
         "startTime": "1970-01-01T00:16:39+00:00",
         "endTime": 1001,
         "status": "failure",
-        "error_str": "timeout",
+        "error_str": "he said: private",
+        "error_information": {"error_class": "Timeout", "error_code": "408"},
     }
     lines = [json.dumps(good), json.dumps(bad), "{not json", json.dumps({"level": "info"}), json.dumps(7)]
     done, entries = imported("litellm", "\n".join(lines))
     assert done == Imported(2, {"no JSON": 1, "JSON without startTime and endTime": 2})
     failed, entry = entries
-    assert (failed.error, failed.prompt_tokens, failed.arrived_unix_s) == ("timeout", None, 999.0)
+    assert (failed.error, failed.prompt_tokens, failed.arrived_unix_s) == ("Timeout, 408", None, 999.0)
     assert (entry.prompt_tokens, entry.output_tokens, entry.cached_tokens) == (11, 5, 8)
     assert entry.first_token_after_s == pytest.approx(0.4)
     assert entry.ended_after_s == pytest.approx(2.0)

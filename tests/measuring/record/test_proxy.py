@@ -17,7 +17,7 @@ from netgain.measuring.record.hashing import Hasher
 from netgain.measuring.record.journal import Journal, read_recording
 from netgain.measuring.record.proxy import Proxy
 from netgain.measuring.record.recorder import Recorder
-from tests.measuring.scripted_server import DONE, Script, ScriptedServer, Seen, chunk, final_usage
+from tests.measuring.scripted_server import DONE, Script, ScriptedServer, Seen, chunk, event, final_usage
 
 CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "a secret question"}]}
 
@@ -256,13 +256,14 @@ async def test_an_upstream_that_hangs_up_in_a_stream_hangs_up_on_the_client(tmp_
 
 
 async def test_errors_of_the_upstream_pass_as_they_are(tmp_path: Path) -> None:
-    body = b'{"error": {"message": "slow down", "type": "rate_limit"}}'
+    body = b'{"error": {"message": "you asked: private question", "type": "rate_limit", "code": 7}}'
     script = _script((0.0, body), status=429, content_type="application/json")
     async with ScriptedServer(script) as server, _recording(server.url, tmp_path / "r") as proxy:
         async with aiohttp.ClientSession() as session, session.post(proxy.url + "/v1/completions", json={}) as response:
             assert (response.status, await response.read()) == (429, body)
         (entry,) = proxy.entries()
-    assert (entry.status, entry.error) == (429, "slow down")
+    assert (entry.status, entry.error) == (429, "rate_limit, 7")
+    assert "private" not in (tmp_path / "r").read_text(), "messages of errors may quote the request"
 
 
 async def test_an_upstream_that_is_not_there_is_502_with_its_name(tmp_path: Path, free_port: int) -> None:
@@ -273,6 +274,26 @@ async def test_an_upstream_that_is_not_there_is_502_with_its_name(tmp_path: Path
         (entry,) = proxy.entries()
     assert entry.status is None
     assert entry.error is not None
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "unread"),
+    [
+        (event({"error": {"message": "private", "type": "overloaded"}}), "overloaded", None),
+        (event({"error": "private"}), "an error inside the stream", None),
+        (b"data: private words\n\n", None, "no OpenAI chunk"),
+    ],
+)
+async def test_faults_inside_a_stream_are_told_without_its_text(
+    data: bytes, error: str | None, unread: str | None, tmp_path: Path
+) -> None:
+    async with ScriptedServer(_script((0.0, data))) as server, _recording(server.url, tmp_path / "r") as proxy:
+        async with aiohttp.ClientSession() as session, session.post(proxy.url + "/v1/chat/completions", json=CHAT) as r:
+            assert await r.read() == data
+        (entry,) = proxy.entries()
+    assert entry.error == error
+    assert (unread or "") in (entry.unread or "")
+    assert "private" not in (tmp_path / "r").read_text()
 
 
 async def test_packed_answers_pass_packed_and_are_read(tmp_path: Path) -> None:

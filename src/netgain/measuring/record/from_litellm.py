@@ -88,7 +88,7 @@ def _entry(found: dict[str, Any], start_s: float, hasher: Hasher) -> Entry:
         prompt_size=None if prompt is None else len(prompt),
         blocks=None if prompt is None else hasher.blocks(prompt),
         finish_reasons=reasons,
-        error=str(found.get("error_str") or "failure")[:300] if failed else None,
+        error=_error_kind(found) if failed else None,
         # without streaming LiteLLM sets completionStartTime to the end
         first_token_after_s=None if first_s is None or not streamed else max(0.0, first_s - start_s),
         ended_after_s=None if end_s is None else max(0.0, end_s - start_s),
@@ -97,6 +97,14 @@ def _entry(found: dict[str, Any], start_s: float, hasher: Hasher) -> Entry:
         request=body,
         answer=text,
     )
+
+
+def _error_kind(found: dict[str, Any]) -> str:
+    """Class and code; the message is left out, since it may quote the request."""
+    about = found.get("error_information")
+    if not isinstance(about, dict):
+        return "failure"
+    return ", ".join(str(about[name])[:80] for name in ("error_class", "error_code") if about.get(name)) or "failure"
 
 
 def _said(response: object) -> tuple[tuple[str, ...] | None, str | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from netgain.measuring.client.chunk import Chunk, Usage, error_message, read_chunk
+from netgain.measuring.client.chunk import Chunk, Usage, read_chunk
 from netgain.measuring.client.sse import SSEParser, StreamError
 from netgain.measuring.record.entry import Asked, Entry
 from netgain.measuring.record.hashing import Hasher, canonical, prompt_count
@@ -142,14 +142,16 @@ def _read_answer(seen: Observation) -> _Answer:
             _read_stream(seen, answer)
         elif "json" in kind:
             _read_whole(_plain(b"".join(seen.pieces), seen.answer_headers), seen.status, answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, StreamError) as error:
+    except StreamError:  # its message shows what came, which may be text
+        answer.unread = "the answer cannot be read: an event of the stream is no OpenAI chunk"
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         answer.unread = f"the answer cannot be read: {error}"[:200]
     return answer
 
 
 def _read_whole(data: bytes, status: int, answer: _Answer) -> None:
     if status >= 400:
-        answer.error = error_message(data)
+        answer.error = _error_kind(data) or f"status {status}"
         return
     if not data:
         return
@@ -161,6 +163,19 @@ def _read_whole(data: bytes, status: int, answer: _Answer) -> None:
         said = choice.text if choice.message is None else choice.message.content
         if isinstance(said, str):
             answer.text.append(said)
+
+
+def _error_kind(data: bytes) -> str | None:
+    """Type or code of an error body. Its message is left out, since it may quote the request."""
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    inner = found.get("error", found) if isinstance(found, dict) else None
+    if not isinstance(inner, dict):
+        return None
+    kinds = [str(inner[name])[:80] for name in ("type", "code") if inner.get(name) is not None]
+    return ", ".join(kinds) or None
 
 
 def _read_stream(seen: Observation, answer: _Answer) -> None:
@@ -179,8 +194,8 @@ def _take(data: bytes, at_s: float, answer: _Answer) -> None:
     chunk: Chunk = read_chunk(data)
     if chunk.usage is not None:
         answer.usage = chunk.usage
-    if failure := chunk.failure():
-        answer.error = failure
+    if chunk.failure() is not None:
+        answer.error = _error_kind(data) or "an error inside the stream"
     text = chunk.answer()
     if answer.first_token_s is None and (text or chunk.aside()):
         answer.first_token_s = at_s

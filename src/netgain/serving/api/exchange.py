@@ -308,15 +308,14 @@ class Exchange(Response):
                 self._metrics.collector.request(records[-1])
         if self._metrics.tracing is not None:
             choices = tuple(self._choices.values())
-            usage = self._usage(choices)
-            self._metrics.tracing.finished(
-                traced_request(
+            self._metrics.tracing.take(
+                lambda: traced_request(
                     scope,
                     self._prepared,
                     self._form,
                     choices,
                     records,
-                    usage,
+                    self._usage(choices),
                     self._timeline,
                     self._received_s,
                     self._failure,
