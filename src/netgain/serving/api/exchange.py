@@ -6,9 +6,8 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,27 +17,14 @@ from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Timeline
 from netgain.serving.api.choice import Choice, Piece
 from netgain.serving.api.errors import ApiError, to_api_error
-from netgain.serving.api.logprobs import Entry, Spelling, chat_logprobs, prompt_logprobs, text_logprobs
 from netgain.serving.api.metrics import Metrics
-from netgain.serving.api.parsing.parts import Part
 from netgain.serving.api.prepare import Prepared
 from netgain.serving.api.quota import Admission
 from netgain.serving.api.sender import Sender
 from netgain.serving.api.served import ServedModel
-from netgain.serving.api.shapes import (
-    ChatChoice,
-    ChatDelta,
-    Delta,
-    Form,
-    PromptLogprobs,
-    TextChoice,
-    Usage,
-    deltas_of,
-    message_of,
-    text_of,
-    usage_of,
-)
+from netgain.serving.api.shapes import Form
 from netgain.serving.api.traced import traced_request
+from netgain.serving.api.wording import Collected, Wording, usage_over
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.fleet.reply import Delivery, Event, Ticket
@@ -83,7 +69,7 @@ class Exchange(Response):
             fingerprint=served.fingerprint,
             chat=prepared.chat,
         )
-        self._spelling = Spelling(served.tokenizer, prepared.shown.tokens_as_ids)
+        self._wording = Wording(prepared.chat, prepared.shown, served.tokenizer)
         self._choices = {
             choice.request_id: choice
             for choice in (
@@ -146,12 +132,11 @@ class Exchange(Response):
                 await sender.start(200, {**_STREAM_HEADERS, "x-request-id": self._form.id})
             if choice.job.index not in opened:
                 opened.add(choice.job.index)
-                if self._prepared.chat:
-                    opening = ChatDelta(choice.job.index, Delta(role="assistant", content=""))
-                    usage = self._usage((choice,), 0) if counts_in_chunks else None
+                if (opening := self._wording.opening(choice)) is not None:
+                    usage = usage_over((choice,), 0) if counts_in_chunks else None
                     await sender.body(_event(self._form.answer((opening,), usage, chunk=True)), since_s)
-            chunks = self._chunks(choice, piece, counts_in_chunks)
-            usage = self._usage((choice,)) if counts_in_chunks else None
+            chunks = self._wording.chunks(choice, piece, even_empty=counts_in_chunks)
+            usage = usage_over((choice,)) if counts_in_chunks else None
             for chunk in chunks:
                 await sender.body(_event(self._form.answer((chunk,), usage, chunk=True)), since_s)
             if chunks and len(choice.tokens) > choice.tokens_when_sent:
@@ -166,7 +151,7 @@ class Exchange(Response):
         options = self._prepared.stream_options
         records = self._records_for_client()
         if options.include_usage or records:
-            usage = self._usage(tuple(self._choices.values())) if options.include_usage else None
+            usage = usage_over(tuple(self._choices.values())) if options.include_usage else None
             await sender.body(_event(self._form.answer((), usage, records, chunk=True)), since_s)
         await sender.body(b"data: [DONE]\n\n", time.monotonic())
         await sender.flush()
@@ -174,12 +159,10 @@ class Exchange(Response):
         await sender.finish()
 
     async def _whole(self, sender: Sender) -> None:
-        collected = {request_id: _Whole([], []) for request_id in self._choices}
+        collected = {request_id: Collected([], []) for request_id in self._choices}
 
         async def collect(choice: Choice, piece: Piece, since_s: float) -> None:
-            whole = collected[choice.request_id]
-            whole.parts.extend(piece.parts)
-            whole.entries.extend(piece.entries)
+            collected[choice.request_id].add(piece)
             sender.worked(since_s)
 
         if not await self._follow(sender, collect):
@@ -188,13 +171,13 @@ class Exchange(Response):
         # a choice that ended early has waited for the whole answer to be put into words
         since_s = min(choice.finished_s or sender.free_s for choice in choices)
         self._timeline.add(Stage.RESPOND, since_s, time.monotonic())
-        answers = tuple(self._answer(choice, collected[choice.request_id]) for choice in choices)
+        answers = tuple(self._wording.whole(choice, collected[choice.request_id]) for choice in choices)
         body = self._form.answer(
             answers,
-            self._usage(choices),
+            usage_over(choices),
             self._records_for_client(),
             chunk=False,
-            prompt_logprobs=self._prompt_logprobs(choices[0]) if self._prepared.chat else UNSET,
+            prompt_logprobs=self._wording.prompt_logprobs(choices[0]) if self._prepared.chat else UNSET,
         )
         await sender.start(
             200,
@@ -205,45 +188,6 @@ class Exchange(Response):
         for choice in choices:
             choice.finished_s = sender.free_s
         await sender.finish()
-
-    def _chunks(self, choice: Choice, piece: Piece, even_empty: bool) -> list[ChatDelta | TextChoice]:
-        """What of a piece goes into the stream; log-probabilities and the end go with the last chunk."""
-        index, top = choice.job.index, self._prepared.shown.top
-        ended = piece.finish_reason is not None
-        stop_reason = choice.stop_reason if ended else UNSET
-        if not self._prepared.chat:
-            text = text_of(piece.parts)
-            if not (text or piece.entries or ended or even_empty):
-                return []
-            logprobs = text_logprobs(piece.entries, top, self._spelling) if top is not None else None
-            return [TextChoice(index, text, piece.finish_reason, logprobs, stop_reason)]
-        deltas = list(deltas_of(piece.parts))
-        if not deltas and (piece.entries or ended or even_empty):
-            deltas = [Delta() if ended else Delta(content="")]
-        last = len(deltas) - 1
-        in_chat = chat_logprobs(piece.entries, top, self._spelling) if top is not None else None
-        return [
-            ChatDelta(index, delta, piece.finish_reason, in_chat, stop_reason)
-            if at == last
-            else ChatDelta(index, delta)
-            for at, delta in enumerate(deltas)
-        ]
-
-    def _answer(self, choice: Choice, whole: "_Whole") -> ChatChoice | TextChoice:
-        """One choice of a whole answer."""
-        index, top, reason = choice.job.index, self._prepared.shown.top, choice.reason_for_client
-        if self._prepared.chat:
-            in_chat = chat_logprobs(whole.entries, top, self._spelling) if top is not None else None
-            return ChatChoice(index, message_of(whole.parts), reason, in_chat, choice.stop_reason)
-        in_text = text_logprobs(whole.entries, top, self._spelling) if top is not None else None
-        text, stop = text_of(whole.parts), choice.stop_reason
-        return TextChoice(index, text, reason, in_text, stop, self._prompt_logprobs(choice))
-
-    def _prompt_logprobs(self, choice: Choice) -> PromptLogprobs | UnsetType:
-        top = self._prepared.shown.prompt_top
-        if top is None or choice.prompt_laws is None:
-            return UNSET
-        return prompt_logprobs(choice.job.prompt, choice.prompt_laws, top, self._served.tokenizer)
 
     async def _follow(self, sender: Sender, handle: Handler) -> bool:
         """Take events until every choice is over. Returns False when the client left; raises what ended a choice badly."""
@@ -315,7 +259,7 @@ class Exchange(Response):
                     self._form,
                     choices,
                     records,
-                    self._usage(choices),
+                    usage_over(choices),
                     self._timeline,
                     self._received_s,
                     self._failure,
@@ -326,7 +270,7 @@ class Exchange(Response):
         """What the request is charged: nothing when the engine did not take it."""
         if isinstance(self._refusal, RequestRejected | Overloaded) or not self._tickets:
             return 0
-        return self._usage(tuple(self._choices.values())).total_tokens
+        return usage_over(tuple(self._choices.values())).total_tokens
 
     def _records_for_client(self) -> tuple[RequestRecord, ...]:
         """The records as far as they can be known before they are sent themselves, where they were asked for."""
@@ -345,20 +289,6 @@ class Exchange(Response):
             ids=ids,
             tenant=self._admission.identity.tenant,
             key_id=self._admission.identity.key_id,
-        )
-
-    def _usage(self, choices: tuple[Choice, ...], completion_tokens: int | None = None) -> Usage:
-        """Counts over `choices`; a prompt with several choices counts once. Cached tokens are known when all have ended."""
-        firsts = [choice for choice in choices if choice.job.choice == 0] or list(choices[:1])
-        cached = [choice.trace.cached_tokens for choice in firsts if choice.trace is not None]
-        thoughts = [choice.reasoning_tokens for choice in choices if choice.reasoning_tokens is not None]
-        if completion_tokens is None:
-            completion_tokens = sum(len(choice.tokens) for choice in choices)
-        return usage_of(
-            sum(len(choice.job.prompt) for choice in firsts),
-            completion_tokens,
-            sum(cached) if len(cached) == len(firsts) else None,
-            sum(thoughts) if len(thoughts) == len(choices) else None,
         )
 
     def _too_late(self, choice: Choice) -> ApiError:
@@ -389,13 +319,6 @@ class Exchange(Response):
         while (await receive())["type"] != "http.disconnect":
             pass
         self._events.put_nowait(None)
-
-
-class _Whole(NamedTuple):
-    """What a choice has said so far."""
-
-    parts: list[Part]
-    entries: list[Entry]
 
 
 def _event(data: bytes) -> bytes:
