@@ -179,8 +179,12 @@ class Choice:
         if flowed.stop is not None:
             self.finish_reason = "stop"
             self.stop_reason = flowed.stop
-        if flowed.text:
-            self._keep([Content(flowed.text)] if self._parser is None else self._parser.feed(flowed.text), parts)
+        if not flowed.text:
+            return
+        if self._parser is None:
+            parts.append(Content(flowed.text))
+        else:
+            self._keep(self._parser.feed(flowed.text), parts)
 
     def _keep(self, found: Iterable[Part], parts: list[Part]) -> None:
         for part in found:

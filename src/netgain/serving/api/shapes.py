@@ -105,7 +105,7 @@ AnyChoice = ChatChoice | ChatDelta | TextChoice
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """`netgain`: the record of the one choice, or those of all of them."""
+    """`prompt_logprobs`: a whole chat's; `netgain`: the record of the one choice, or those of all of them."""
 
     id: str
     object: str
@@ -113,6 +113,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     system_fingerprint: str
     usage: Usage | Unset | None = UNSET
+    prompt_logprobs: PromptLogprobs | Unset = UNSET
     netgain: RequestRecord | tuple[RequestRecord, ...] | Unset = UNSET
 
 
@@ -120,7 +121,6 @@ class ChatAnswer(_Answer, frozen=True, kw_only=True):
     """A whole answer of /v1/chat/completions."""
 
     choices: tuple[ChatChoice, ...]
-    prompt_logprobs: PromptLogprobs | Unset = UNSET
 
 
 class ChatChunk(_Answer, frozen=True, kw_only=True):
@@ -154,20 +154,25 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         prompt_logprobs: PromptLogprobs | Unset = UNSET,
     ) -> bytes:
         """JSON of a whole answer or of a chunk."""
-        common: dict[str, Any] = {
-            "id": self.id,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
-            "choices": choices,
-            "usage": usage,
-            "netgain": UNSET if not records else records[0] if len(records) == 1 else records,
-        }
+        kind, name = self._kind(chunk)
+        return msgspec.json.encode(
+            kind(
+                id=self.id,
+                object=name,
+                created=self.created,
+                model=self.model,
+                system_fingerprint=self.fingerprint,
+                choices=choices,
+                usage=usage,
+                prompt_logprobs=prompt_logprobs,
+                netgain=UNSET if not records else records[0] if len(records) == 1 else records,
+            )
+        )
+
+    def _kind(self, chunk: bool) -> tuple[Any, str]:
         if not self.chat:
-            return msgspec.json.encode(TextAnswer(object="text_completion", **common))
-        if chunk:
-            return msgspec.json.encode(ChatChunk(object="chat.completion.chunk", **common))
-        return msgspec.json.encode(ChatAnswer(object="chat.completion", prompt_logprobs=prompt_logprobs, **common))
+            return TextAnswer, "text_completion"
+        return (ChatChunk, "chat.completion.chunk") if chunk else (ChatAnswer, "chat.completion")
 
 
 def message_of(parts: Iterable[Part]) -> ChatMessage:
@@ -224,8 +229,10 @@ def deltas_of(parts: Sequence[Part]) -> Iterator[Delta]:
         at = end
 
 
-def text_of(parts: Iterable[Part]) -> str:
+def text_of(parts: Sequence[Part]) -> str:
     """What a completion shows."""
+    if len(parts) == 1 and isinstance(parts[0], Content):  # nearly always, once per token
+        return parts[0].text
     return "".join(part.text for part in parts if isinstance(part, Content))
 
 
