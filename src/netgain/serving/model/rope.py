@@ -184,7 +184,8 @@ def rope_from_gguf(
     theta = fields.number("rope.freq_base", 10000.0)
     value = fields.number("rope.scaling.factor", 0.0) or fields.number("rope.scale_linear", 0.0)
     settings = Fields(fields.where, {"factor": value} if value else {})
-    kind, notes = fields.text("rope.scaling.type", ""), ()
+    kind = fields.text("rope.scaling.type", "")
+    notes: tuple[str, ...] = ()
     if not kind and value not in (0, 1):
         kind = "linear"
         if "rope.scale_linear" not in fields:
