@@ -69,7 +69,10 @@ def test_a_build_without_vector_instructions_gives_the_same_quantised_bits(
     for kind in ("q4_1", "q8_0"):
         matrix = make_matrix(kind, 37, 96)
         assert torch.equal(portable.linear(x, matrix.pack(portable)), compiled.linear(x, matrix.pack(compiled)))
-    for kind in ("float32", "bfloat16"):
+    halves = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16).view(-1, 64)
+    every = portable.embed(torch.arange(len(halves)), portable.pack_dense(halves, torch.float16))
+    assert torch.equal(every.nan_to_num(7.0), halves.float().nan_to_num(7.0))
+    for kind in ("float32", "bfloat16", "float16"):
         matrix = make_matrix(kind, 37, 97)
         x = torch.randn(5, 97)
         assert torch.allclose(
