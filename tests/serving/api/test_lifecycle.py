@@ -93,7 +93,7 @@ def test_an_interrupt_while_the_engine_loads_ends_the_start_at_once(chain_model,
         started = time.monotonic()
         starting.send_signal(signal.SIGINT)
         assert starting.wait(5) in (0, 130)
-        assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < 3  # well under a second on an idle machine
         _, alive = psutil.wait_procs(children, timeout=1)
         assert not alive
     finally:

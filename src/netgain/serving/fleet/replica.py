@@ -219,7 +219,8 @@ class Replica:
             await asyncio.wait({exited, life.ended}, return_when=asyncio.FIRST_COMPLETED)
             if self.ready:  # new requests are refused from this moment, though the cause takes a little longer
                 self._state, self._cause = ReplicaState.FAILED, f"engine process {life.process.pid} ended"
-            if not exited.done() and not watchdog.done():
+            interrupted = self._closing.is_set() and not life.ready  # in a load that nobody waits for
+            if not exited.done() and not watchdog.done() and not interrupted:
                 await asyncio.wait({exited}, timeout=_EXIT_AFTER_CLOSE_S)
             if life.failed is not None:
                 return (UsageError if life.failed.usage else Unavailable)(life.failed.reason)
