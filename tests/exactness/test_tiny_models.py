@@ -2,11 +2,12 @@
 once. Windows are shorter than the prompts."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from netgain.serving.engine.request import SamplingParams
+from netgain.serving.engine.request import Grammar, SamplingParams
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.llm import LLM
 
@@ -16,6 +17,31 @@ PROMPTS = ([5, 6, 7, 8] * 9, list(range(40, 110)), [200], [9, 8, 7] * 20)
 SAMPLING = (
     SamplingParams(max_tokens=OUTPUT, temperature=0.0, ignore_eos=True),
     SamplingParams(max_tokens=OUTPUT, temperature=0.7, top_p=0.9, seed=11, ignore_eos=True),
+)
+
+
+# Every byte is a token of this vocabulary (see `model`), so a grammar can be followed; both ends are allowed to fall.
+FEATURES = (
+    SamplingParams(
+        max_tokens=OUTPUT,
+        temperature=0.0,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        logit_bias=((7, 1.0), (VOCAB - 1, 0.5)),
+        min_tokens=9,
+        logprobs=4,
+        prompt_logprobs=2,
+    ),
+    SamplingParams(
+        max_tokens=OUTPUT,
+        temperature=0.9,
+        min_p=0.02,
+        frequency_penalty=-0.4,
+        seed=5,
+        logprobs=0,
+        grammar=Grammar(kind="regex", text="[a-d]{6,20}(, [a-d]+)*"),
+    ),
+    SamplingParams(max_tokens=0, prompt_logprobs=1),
 )
 
 
@@ -105,3 +131,38 @@ def test_everything_at_once_equals_alone(request, model, kernels):
             drafted += sum(completion.trace.drafts.steps for completion in completions)
             cached += sum(completion.trace.cached_tokens for completion in completions)
     assert min(preempted, drafted, cached) > 0, "a technique was not exercised"
+
+
+def test_features_give_the_same_tokens_and_the_same_bits_of_log_probabilities(request, model):
+    """Alone, and then chunked, batched, cached, preempted and speculating at once."""
+    request.getfixturevalue("requires_compiler")
+    pytest.importorskip("llguidance")
+    source = {"source": str(model[0]), "kernels": "compiled", "threads": 1, "kv_dtype": model[1]}
+    with LLM(
+        EngineConfig.model_validate({"model": source, "cache": {"kv_tokens": 1024, "prefix_caching": False}})
+    ) as llm:
+        alone = [[llm.generate([prompt], sampling)[0] for prompt in PROMPTS] for sampling in FEATURES]
+    tree = {
+        "model": {**source, "threads": 2},
+        "cache": {"kv_tokens": 176},
+        "scheduler": {"max_batch_tokens": 11, "max_running": 4},
+        "speculation": {"method": "ngram", "lookup_min": 1, "k": 5},
+    }
+    preempted = drafted = 0
+    with LLM(EngineConfig.model_validate(tree)) as llm:
+        for _ in range(2):
+            for sampling, expected in zip(FEATURES, alone, strict=True):
+                answers = llm.generate(PROMPTS, sampling)
+                llm.built.engine.check()
+                for answer, lone in zip(answers, expected, strict=True):
+                    assert answer.error is None
+                    assert (answer.output_ids, answer.finish_reason) == (lone.output_ids, lone.finish_reason)
+                    assert answer.logprobs == lone.logprobs
+                    assert answer.prompt_logprobs == lone.prompt_logprobs
+                    preempted += answer.trace.preemptions
+                    drafted += answer.trace.drafts.steps
+    assert min(preempted, drafted) > 0, "a technique was not exercised"
+    for lone in alone[1]:
+        if lone.finish_reason == "stop":
+            assert re.fullmatch("[a-d]{6,20}(, [a-d]+)*", lone.text)
+    assert all(len(lone.prompt_logprobs) == len(prompt) for lone, prompt in zip(alone[2], PROMPTS, strict=True))

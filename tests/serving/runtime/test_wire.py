@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from netgain.ledger.records import DraftCounts, EngineTrace
 from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Interval
-from netgain.serving.engine.request import EngineStats, Output, Request, SamplingParams
+from netgain.serving.engine.request import EngineStats, Grammar, Output, Request, SamplingParams, TokenLogprobs
 from netgain.serving.runtime.messages import (
     Abort,
     Configure,
@@ -39,6 +39,23 @@ TRACE = EngineTrace(
 TO_ENGINE: list[ToEngine] = [
     Configure(b"{}", 0.5),
     Submit(Request(id="a", prompt=(1, 2, 3), sampling=SamplingParams(max_tokens=4, seed=2**63 - 1), salt=b"\x00")),
+    Submit(
+        Request(
+            id="b",
+            prompt=(1,),
+            sampling=SamplingParams(
+                max_tokens=4,
+                min_tokens=2,
+                min_p=0.5,
+                logit_bias=((1, -100.0), (2, 0.25)),
+                logprobs=3,
+                prompt_logprobs=0,
+                grammar=Grammar(kind="json_schema", text='{"type": "object"}'),
+            ),
+            priority=-3,
+            deadline_s=12.5,
+        )
+    ),
     Abort("a"),
     MeasureStepCost(7, 1.5, 16),
     Stop(),
@@ -46,6 +63,18 @@ TO_ENGINE: list[ToEngine] = [
 FROM_ENGINE: list[FromEngine] = [
     Ready({"model": "m", "kv_tokens": 16, "note": None}),
     Outputs((Output(request_id="a", tokens=(5, 6), finish_reason="stop", trace=TRACE),), 2.0, (1.0, 1.1)),
+    Outputs(
+        (
+            Output(
+                request_id="a",
+                tokens=(5,),
+                logprobs=(TokenLogprobs(-0.5, ((5, -0.5), (1, float("-inf")))),),
+                prompt_logprobs=(None, TokenLogprobs(-2.0)),
+            ),
+        ),
+        2.0,
+        None,
+    ),
     Refused("a", "no", "prompt", overloaded=False),
     Heartbeat(EngineStats(running=1), {"steps": 3.0}, None),
     StepCostMeasured(7, None, "busy"),

@@ -7,6 +7,7 @@ from netgain.errors import NetgainError
 from netgain.serving.engine.batch import Segment, SegmentResult
 from netgain.serving.engine.edits import apply
 from netgain.serving.engine.logprobs import Scores, score
+from netgain.serving.engine.request import TokenLogprobs
 from netgain.serving.engine.sampling import UnusableLogits, choose_rows, law_rows
 
 
@@ -38,6 +39,15 @@ def answer(segment: Segment, logits: npt.NDArray[np.float32]) -> SegmentResult:
     if segment.laws:  # the verifier may commit any token, so it is scored once it is known
         return SegmentResult(choices, laws=laws, prompt_logprobs=prompt, logits=np.array(raw))
     return SegmentResult(choices, logprobs=score(raw, choices, wanted), prompt_logprobs=prompt)
+
+
+def committed_logprobs(k: int, result: SegmentResult, tokens: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
+    """Of the committed tokens, with the `k` most likely; nothing from an executor that has no model."""
+    if not tokens:
+        return ()
+    if result.logits is not None:
+        return score(result.logits[: len(tokens)], tokens, k).entries()
+    return () if result.logprobs is None else result.logprobs.entries(len(tokens))
 
 
 def _prompt_scores(segment: Segment, logits: npt.NDArray[np.float32]) -> Scores | None:

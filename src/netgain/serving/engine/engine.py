@@ -13,24 +13,22 @@ from netgain.ledger.collector import Collector
 from netgain.ledger.stage import Stage
 from netgain.serving.blocks.keys import KeyChain, Namespace
 from netgain.serving.engine.accounts import Accounts, Committed, StepStamps
-from netgain.serving.engine.batch import Batch, Segment, SegmentResult
+from netgain.serving.engine.admission import check_request
+from netgain.serving.engine.answer import committed_logprobs
+from netgain.serving.engine.batch import Batch, SegmentResult
 from netgain.serving.engine.finish import drafts_kept, truncate
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.grammar import Constraint, Grammars, Masks
-from netgain.serving.engine.logprobs import score
 from netgain.serving.engine.noise import PositionNoise
 from netgain.serving.engine.protocols import Draft, Executor, Proposer, Target, Verifier
-from netgain.serving.engine.request import EngineStats, Output, Request, SamplingParams, TokenLogprobs
-from netgain.serving.engine.sampling import validate
+from netgain.serving.engine.request import EngineStats, Output, Request
 from netgain.serving.engine.scheduler import Scheduler, Work
+from netgain.serving.engine.segments import segment_of
 from netgain.serving.engine.sequence import Sequence, SequenceState
 from netgain.serving.engine.step_probe import DEFAULT_BATCH, probe_steps
 
 NO_DRAFT = Draft(())
 NOTHING = Committed()
-
-# An answer travels in one frame between processes; each value is about 16 bytes of it.
-MAX_PROMPT_LOGPROBS = 2_000_000
 
 
 class Engine:
@@ -91,12 +89,7 @@ class Engine:
         """Queue a request. Raises RequestRejected (it can never run) or Overloaded (not now)."""
         if request.id in self._generations:
             raise RequestRejected(f"a request with id {request.id!r} is running already", "id")
-        if not request.prompt:
-            raise RequestRejected("the prompt has no tokens: send at least one", "prompt")
-        if not 0 <= min(request.prompt) <= max(request.prompt) < self._vocab_size:
-            raise RequestRejected(f"the prompt holds token ids outside 0..{self._vocab_size - 1}", "prompt")
-        validate(request.sampling, self._vocab_size)
-        _check_request(request)
+        check_request(request, self._vocab_size)
         start_s = self._clock.now()
         chain = KeyChain(self._namespace.root(request.salt), self.scheduler.block_tokens)
         chain.extend(request.prompt)
@@ -142,7 +135,18 @@ class Engine:
         results: tuple[SegmentResult, ...] = ()
         if plan.work:
             masks = self._masks(plan.work, drafts) if self._constrained else {}
-            results = await self._execute(Batch(tuple(self._segment(work, drafts, masks) for work in plan.work)))
+            needs_laws = self._verifier is not None and self._verifier.needs_laws
+            segments = tuple(
+                segment_of(
+                    work,
+                    self._generations[work.sequence.id],
+                    drafts[work.sequence.id].tokens[: work.drafts] if work.drafts else (),
+                    masks.get(work.sequence.id) if masks else None,
+                    needs_laws,
+                )
+                for work in plan.work
+            )
+            results = await self._execute(Batch(segments))
         executed_s = self._clock.now()
         committed = [
             self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), result)
@@ -231,7 +235,7 @@ class Engine:
             if sequence.state is SequenceState.DECODING and generation.request.speculate and limit > 0:
                 draft = self._proposer.propose(sequence.id, generation.tokens, limit)
                 if generation.constraint is not None:
-                    draft = _cut(draft, generation.constraint.allowed_drafts(draft.tokens))
+                    draft = draft.first(generation.constraint.allowed_drafts(draft.tokens))
                 drafts[sequence.id] = draft
                 sequence.drafts = len(draft.tokens)
         return drafts
@@ -247,32 +251,6 @@ class Engine:
                 unwelcome = generation.history.banned_rows(1 + work.drafts)
                 jobs[work.sequence.id] = (generation.constraint, drafted, unwelcome)
         return dict(zip(jobs, self._grammars.masks(tuple(jobs.values())), strict=True)) if jobs else {}
-
-    def _segment(self, work: Work, drafts: dict[str, Draft], masks: dict[str, Masks]) -> Segment:
-        generation = self._generations[work.sequence.id]
-        tokens: Tokens[int] = generation.tokens[work.start : work.start + work.count]
-        drafted: tuple[int, ...] = ()
-        if work.drafts:
-            drafted = drafts[work.sequence.id].tokens[: work.drafts]
-            tokens = [*tokens, *drafted]
-        edits = None
-        if work.samples and generation.history is not None:
-            edits = generation.history.edits(drafted, masks.get(work.sequence.id))
-        return Segment(
-            request_id=work.sequence.id,
-            stage=Stage.PREFILL if work.prefill else Stage.VERIFY if work.drafts else Stage.DECODE,
-            tokens=tuple(tokens),
-            start=work.start,
-            block_table=tuple(work.sequence.blocks),
-            rows=1 + work.drafts if work.samples else 0,
-            drafts=work.drafts,
-            sampling=generation.request.sampling,
-            choice=generation.request.choice,
-            laws=bool(work.drafts and self._verifier and self._verifier.needs_laws),
-            edits=edits,
-            scored=tuple(generation.to_score(work.scored_from, work.scored)) if work.scored else (),
-            scored_from=work.scored_from - work.start if work.scored else 0,
-        )
 
     async def _execute(self, batch: Batch) -> tuple[SegmentResult, ...]:
         self._in_flight = frozenset(segment.request_id for segment in batch.segments)
@@ -294,7 +272,7 @@ class Engine:
             tokens = result.choices[:1]
             if work.drafts:
                 assert self._verifier is not None
-                offered = _cut(draft, work.drafts)
+                offered = draft.first(work.drafts)
                 noise = PositionNoise(generation.request.sampling.seed, generation.request.choice)
                 position = work.start + 1
                 tokens = self._verifier.verify(offered, Target(result.choices, result.laws), noise, position)
@@ -311,7 +289,9 @@ class Engine:
         self.scheduler.commit(work, len(tokens))
         if work.sequence.computed == work.sequence.max_length:
             generation.finish_reason = "length"  # max_tokens 0: the prompt is read
-        return Committed(tokens, accepted, _logprobs(generation.request.sampling, result, tokens))
+        if generation.request.sampling.logprobs is None:
+            return Committed(tokens, accepted)
+        return Committed(tokens, accepted, committed_logprobs(generation.request.sampling.logprobs, result, tokens))
 
     def _report(self, generation: Generation, part: Committed) -> None:
         if part.error is not None:
@@ -320,7 +300,11 @@ class Engine:
             self._end(generation, generation.finish_reason, part)
         elif generation.request.id in self._aborted:
             self._end(generation, "abort", part)
-        elif part.tokens:
+        elif not part.tokens:
+            return
+        elif generation.request.sampling.logprobs is None and generation.request.sampling.prompt_logprobs is None:
+            self._outbox.append(Output(request_id=generation.request.id, tokens=part.tokens))
+        else:
             self._outbox.append(
                 Output(
                     request_id=generation.request.id,
@@ -354,36 +338,3 @@ class Engine:
                 error=part.error,
             )
         )
-
-
-def _cut(draft: Draft, count: int) -> Draft:
-    return (
-        draft
-        if len(draft.tokens) <= count
-        else Draft(draft.tokens[:count], None if draft.laws is None else draft.laws[:count])
-    )
-
-
-def _check_request(request: Request) -> None:
-    """What is left to check of a request whose sampling is valid. Raises RequestRejected."""
-    deadline_s = request.deadline_s
-    if deadline_s is not None and not math.isfinite(deadline_s):
-        raise RequestRejected(
-            f"deadline_s is {deadline_s!r}; give a finite time of the host's monotonic clock", "deadline_s"
-        )
-    wanted = request.sampling.prompt_logprobs
-    if wanted is not None and (1 + wanted) * len(request.prompt) > MAX_PROMPT_LOGPROBS:
-        raise RequestRejected(
-            f"prompt_logprobs {wanted} over {len(request.prompt)} prompt tokens are {(1 + wanted) * len(request.prompt)} "
-            f"values, the limit is {MAX_PROMPT_LOGPROBS}: lower prompt_logprobs or shorten the prompt",
-            "prompt_logprobs",
-        )
-
-
-def _logprobs(params: SamplingParams, result: SegmentResult, tokens: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
-    """Of the committed tokens, where asked for; nothing from an executor that has no model."""
-    if params.logprobs is None or not tokens:
-        return ()
-    if result.logits is not None:
-        return score(result.logits[: len(tokens)], tokens, params.logprobs).entries()
-    return () if result.logprobs is None else result.logprobs.entries(len(tokens))

@@ -27,6 +27,12 @@ class Draft(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...]
     laws: np.ndarray | None = None
 
+    def first(self, count: int) -> "Draft":
+        """Its first `count` tokens."""
+        if len(self.tokens) <= count:
+            return self
+        return Draft(self.tokens[:count], None if self.laws is None else self.laws[:count])
+
 
 class Proposer(Protocol):
     """Guesses what a request says next. May keep state per request; `forget` gives it back."""

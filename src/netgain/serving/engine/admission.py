@@ -1,0 +1,31 @@
+"""What a request must be before anything is kept for it."""
+
+import math
+
+from netgain.errors import RequestRejected
+from netgain.serving.engine.request import Request
+from netgain.serving.engine.sampling import validate
+
+# An answer travels in one frame between processes; each value is about 16 bytes of it.
+MAX_PROMPT_LOGPROBS = 2_000_000
+
+
+def check_request(request: Request, vocab_size: int) -> None:
+    """Raises RequestRejected naming the parameter. Lengths are the scheduler's to check, grammars the compiler's."""
+    if not request.prompt:
+        raise RequestRejected("the prompt has no tokens: send at least one", "prompt")
+    if not 0 <= min(request.prompt) <= max(request.prompt) < vocab_size:
+        raise RequestRejected(f"the prompt holds token ids outside 0..{vocab_size - 1}", "prompt")
+    validate(request.sampling, vocab_size)
+    deadline_s = request.deadline_s
+    if deadline_s is not None and not math.isfinite(deadline_s):
+        raise RequestRejected(
+            f"deadline_s is {deadline_s!r}; give a finite time of the host's monotonic clock", "deadline_s"
+        )
+    wanted = request.sampling.prompt_logprobs
+    if wanted is not None and (1 + wanted) * len(request.prompt) > MAX_PROMPT_LOGPROBS:
+        raise RequestRejected(
+            f"prompt_logprobs {wanted} over {len(request.prompt)} prompt tokens are {(1 + wanted) * len(request.prompt)} "
+            f"values, the limit is {MAX_PROMPT_LOGPROBS}: lower prompt_logprobs or shorten the prompt",
+            "prompt_logprobs",
+        )

@@ -1,0 +1,39 @@
+"""From planned work to what an executor gets."""
+
+import msgspec
+
+from netgain.ledger.stage import Stage
+from netgain.serving.engine.batch import Segment
+from netgain.serving.engine.generation import Generation
+from netgain.serving.engine.grammar import Masks
+from netgain.serving.engine.scheduler import Work
+
+
+def segment_of(
+    work: Work, generation: Generation, drafts: tuple[int, ...], allowed: Masks | None, needs_laws: bool
+) -> Segment:
+    """`drafts` are those that the plan has room for, `allowed` the grammar's masks of the choosing rows, if there is one."""
+    tokens = generation.tokens[work.start : work.start + work.count]
+    segment = Segment(
+        request_id=work.sequence.id,
+        stage=Stage.PREFILL if work.prefill else Stage.VERIFY if work.drafts else Stage.DECODE,
+        tokens=(*tokens, *drafts),
+        start=work.start,
+        block_table=tuple(work.sequence.blocks),
+        rows=1 + work.drafts if work.samples else 0,
+        drafts=work.drafts,
+        sampling=generation.request.sampling,
+        choice=generation.request.choice,
+        laws=needs_laws and work.drafts > 0,
+    )
+    if generation.history is None and not work.scored:  # most requests: nothing to copy for
+        return segment
+    edits = None
+    if work.samples and generation.history is not None:
+        edits = generation.history.edits(drafts, allowed)
+    return msgspec.structs.replace(
+        segment,
+        edits=edits,
+        scored=tuple(generation.to_score(work.scored_from, work.scored)),
+        scored_from=work.scored_from - work.start,
+    )
