@@ -41,6 +41,15 @@ FEATURES = (
         logprobs=0,
         grammar=Grammar(kind="regex", text="[a-d]{6,20}(, [a-d]+)*"),
     ),
+    SamplingParams(
+        max_tokens=OUTPUT,
+        temperature=0.7,
+        presence_penalty=0.5,
+        seed=8,
+        ignore_eos=True,
+        logprobs=2,
+        prompt_logprobs=1,
+    ),
     SamplingParams(max_tokens=0, prompt_logprobs=1),
 )
 
@@ -165,4 +174,4 @@ def test_features_give_the_same_tokens_and_the_same_bits_of_log_probabilities(re
     for lone in alone[1]:
         if lone.finish_reason == "stop":
             assert re.fullmatch("[a-d]{6,20}(, [a-d]+)*", lone.text)
-    assert all(len(lone.prompt_logprobs) == len(prompt) for lone, prompt in zip(alone[2], PROMPTS, strict=True))
+    assert all(len(lone.prompt_logprobs) == len(prompt) for lone, prompt in zip(alone[-1], PROMPTS, strict=True))
