@@ -66,7 +66,7 @@ class ToolCall(Fields):
         return {"id": self.id, "type": "function", "function": function}
 
 
-_BY_ROLE = {
+_BY_ROLE: dict[str, Any] = {
     "anyOf": [
         {"properties": {"role": {"const": "assistant"}}},
         {"properties": {"role": {"enum": ["system", "developer", "user"]}, "content": _SAID}, "required": ["content"]},

@@ -87,7 +87,7 @@ class ChatDelta(msgspec.Struct, frozen=True):
     delta: Delta
     finish_reason: str | None = None
     logprobs: ChatLogprobs | None = None
-    stop_reason: str | int | Unset = UNSET
+    stop_reason: str | int | Unset | None = UNSET
 
 
 class TextChoice(msgspec.Struct, frozen=True):
@@ -218,8 +218,7 @@ def deltas_of(parts: Sequence[Part]) -> Iterator[Delta]:
                 text = "".join(texts)
                 yield Delta(content=text) if isinstance(first, Content) else Delta(reasoning_content=text)
             case ToolCallStart() | ToolCallArguments():
-                begins = isinstance(first, ToolCallStart)
-                texts = [] if begins else [first.text]
+                texts = [first.text] if isinstance(first, ToolCallArguments) else []
                 while (
                     end < len(parts) and isinstance(part := parts[end], ToolCallArguments) and part.index == first.index
                 ):

@@ -56,7 +56,7 @@ class Wording:
         """What a stream says of a choice before its text; completions say nothing."""
         return ChatDelta(choice.job.index, Delta(role="assistant", content="")) if self._chat else None
 
-    def chunks(self, choice: Choice, piece: Piece, *, even_empty: bool) -> list[ChatDelta | TextChoice]:
+    def chunks(self, choice: Choice, piece: Piece, *, even_empty: bool) -> Sequence[ChatDelta | TextChoice]:
         """What of a piece goes into a stream; log-probabilities and the end go with the last chunk."""
         index, ended = choice.job.index, piece.finish_reason is not None
         stop_reason = choice.stop_reason if ended else UNSET
