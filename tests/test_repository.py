@@ -37,7 +37,9 @@ def _files(*suffixes: str) -> Iterator[Path]:
         inside[:] = sorted(
             name for name in inside if name not in IGNORED and not name.endswith((".egg-info", "_cache", "__"))
         )
-        yield from (Path(folder, name) for name in sorted(names) if Path(name).suffix in suffixes)
+        yield from (
+            Path(folder, name) for name in sorted(names) if Path(name).suffix in suffixes and name not in IGNORED
+        )
 
 
 def _rooms_on_disk() -> set[str]:
