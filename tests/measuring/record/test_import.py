@@ -38,6 +38,9 @@ lora_request: None.
 """
 
 
+SAMPLES = Path(__file__).parent / "samples"
+
+
 @pytest.fixture
 def imported(tmp_path: Path) -> Callable[..., tuple[Imported, list[Entry]]]:
     def run(kind: Any, content: str, **options: Any) -> tuple[Imported, list[Entry]]:
@@ -75,6 +78,87 @@ def test_vllm_lines_split_by_level(imported: Run) -> None:
     assert (split.first_token_after_s, split.ended_after_s) == (1.0, 3.0)
     assert (split.request, split.answer) == ({"prompt": "abc"}, "ab")
     assert (bare.prompt_tokens, bare.output_tokens, bare.blocks, bare.tokens_source) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("form", ["", "-colour", "-json"])
+def test_lines_that_vllm_writes_today(form: str, imported: Run) -> None:
+    """Written by vLLM 0.32's own request logger; texts hold what looks like fields, and some requests generate nothing."""
+    lines = (SAMPLES / f"vllm-0.32{form}.txt").read_text()
+    _, (chat, stream, embedding, tokenised) = imported("vllm", lines, with_text=True)
+    assert (chat.prompt_tokens, chat.output_tokens, chat.finish_reasons) == (3, 2, ("stop",))
+    assert (chat.asked.max_tokens, chat.asked.n, chat.asked.seeded) == (128, 1, True)
+    assert chat.answer == "hello\nthere, finish_reason: length"
+    assert chat.request == {"prompt": 'It\'s "x"\nline 2, prompt_token_ids: [9, 9]'}
+    assert (stream.output_tokens, stream.finish_reasons, stream.asked.stream) == (3, ("length",), True)
+    assert stream.arrived_unix_s is not None
+    assert (embedding.endpoint, tokenised.endpoint) == ("/v1/embeddings", "/tokenize")
+    assert (embedding.output_tokens, tokenised.output_tokens) == (None, None)
+
+
+def test_a_vllm_log_over_new_year_keeps_its_order(imported: Run, tmp_path: Path) -> None:
+    old, new = (
+        VLLM_WHOLE.replace("11-29", day).replace("chatcmpl-1", name) for day, name in (("12-31", "b"), ("01-01", "a"))
+    )
+    log = tmp_path / "new-year"
+    log.write_text(old + new)
+    os.utime(log, (datetime(2026, 1, 2).timestamp(),) * 2)
+    import_logs([log], "vllm", tmp_path / "o")
+    entries = [line for line in read_recording(tmp_path / "o") if isinstance(line, Entry)]
+    assert [entry.id for entry in entries] == ["b", "a"]
+    assert entries[0].arrived_unix_s == datetime(2025, 12, 31, 10, 0, 1).timestamp()
+
+
+def test_vllm_ids_of_clients_may_hold_colons_spaces_and_come_again(imported: Run) -> None:
+    _, entries = imported("vllm", (VLLM_WHOLE * 2).replace("chatcmpl-1", "chatcmpl-trace: 7"))
+    assert [(entry.id, entry.output_tokens) for entry in entries] == [("chatcmpl-trace: 7", 2)] * 2
+
+
+def test_choices_of_one_vllm_request_are_added_up(imported: Run) -> None:
+    *_, answer = VLLM_WHOLE.splitlines(keepends=True)
+    _, (entry,) = imported("vllm", VLLM_WHOLE + answer)
+    assert entry.output_tokens == 4
+
+
+def test_lengths_that_vllm_cut_are_unknown(imported: Run) -> None:
+    """`--max-log-len 40`: texts of 40 characters, lists of 40 ids."""
+    cut = VLLM_WHOLE.replace("'It\\'s \"x\", params: n=9'", repr("x" * 40)).replace("[1, 2, 3]", str([1] * 40))
+    _, (entry,) = imported("vllm", cut)
+    assert (entry.prompt_tokens, entry.prompt_size, entry.output_tokens) == (None, None, 2)
+
+
+def test_payloads_that_litellm_makes_today(imported: Run) -> None:
+    """Made by LiteLLM 1.110's own code: text completions are logged twice and wrapped in messages; traces are single calls."""
+    done, entries = imported("litellm", (SAMPLES / "litellm-1.110.jsonl").read_text(), with_text=True)
+    assert done.skipped == {"the same call again": 1}
+    chat, stream, failed, text, texts, embedding, responses, _, messages = entries
+    assert (chat.endpoint, chat.output_tokens, chat.asked.tools, chat.session) == ("/v1/chat/completions", 2, 1, None)
+    assert stream.first_token_after_s == pytest.approx(0.569, abs=0.01)
+    assert (stream.cached_tokens, stream.finish_reasons) == (5, ("stop",))
+    assert (failed.error, failed.prompt_tokens, failed.output_tokens) == ("BadRequestError, x", None, None)
+    assert (text.endpoint, text.request["prompt"], text.prompt_size) == ("/v1/completions", "once upon", 9)
+    assert (texts.prompts, embedding.prompts, embedding.endpoint) == (2, 2, "/v1/embeddings")
+    assert (responses.endpoint, responses.finish_reasons, responses.answer) == ("/v1/responses", ("stop",), "hello")
+    assert messages.endpoint == "/v1/messages"
+
+
+def test_litellm_payloads_as_they_are_printed(imported: Run) -> None:
+    payloads = [json.loads(line) for line in (SAMPLES / "litellm-1.110.jsonl").read_text().splitlines()]
+    printed = "Give Feedback / Get Help\n".join(json.dumps(found, indent=4) + "\n" for found in payloads)
+    done, _ = imported("litellm", printed)
+    assert (done.requests, done.skipped) == (9, {"no JSON": 9, "the same call again": 1})
+
+
+def test_hidden_messages_and_cached_answers_of_litellm_are_no_traffic(imported: Run) -> None:
+    hidden = {"startTime": 1, "endTime": 2, "messages": [{"role": "user", "content": "redacted-by-litellm"}]}
+    counts = {"prompt_tokens": 0, "completion_tokens": 0}  # what it writes where no usage came
+    done, (entry,) = imported("litellm", "\n".join(map(json.dumps, [hidden | counts, hidden | {"cache_hit": True}])))
+    assert done.skipped == {"answered from LiteLLM's own cache": 1}
+    assert (entry.prompt_size, entry.prompt_tokens, entry.output_tokens, entry.tokens_source) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_litellm_payloads(imported: Run) -> None:

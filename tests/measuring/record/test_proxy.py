@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from netgain.measuring.record.entry import Closing, Entry, Recording
-from netgain.measuring.record.hashing import Hasher
+from netgain.measuring.record.hashing import Hasher, canonical
 from netgain.measuring.record.journal import Journal, read_recording
 from netgain.measuring.record.proxy import Proxy
 from netgain.measuring.record.recorder import Recorder
@@ -351,3 +351,114 @@ async def test_a_recording_says_what_it_is_and_how_it_ended(tmp_path: Path) -> N
     assert (first.upstream, first.block_unit, first.block_size) == (url, "bytes", 256)
     assert isinstance(last, Closing)
     assert (last.written, last.lost) == (1, 0)
+
+
+async def test_a_client_that_takes_it_for_a_forward_proxy_is_served(tmp_path: Path) -> None:
+    async with _serving(_echo()) as url, _recording(url, tmp_path / "r") as proxy:
+        head = b"GET http://example.org/v1/a?b=1 HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n"
+        answer = await _raw(proxy.url, head)
+        (entry,) = proxy.entries()
+    assert answer.startswith(b"HTTP/1.1 207")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["path"] == "/v1/a?b=1"
+    assert entry.endpoint == "/v1/a"
+
+
+async def test_what_is_no_http_is_refused_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    async with _serving(_echo()) as url, _recording(url, tmp_path / "r") as proxy:
+        assert b" 400 " in await _raw(
+            proxy.url, b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+        )
+    assert capfd.readouterr().err.count("\n") <= 1
+
+
+async def test_an_upstream_that_speaks_no_http_is_told_without_the_clients_key(tmp_path: Path) -> None:
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HELLO\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(nonsense, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with _recording(url, tmp_path / "r") as proxy:
+            await _raw(proxy.url, b"GET /x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer sk-private\r\n\r\n")
+            (entry,) = proxy.entries()
+    assert "broke the connection" in (entry.error or "")
+    assert "sk-private" not in (tmp_path / "r").read_text()
+
+
+async def test_headers_that_are_no_text_pass_and_are_recorded(tmp_path: Path) -> None:
+    async with _serving(_echo()) as url, _recording(url, tmp_path / "r") as proxy:
+        head = b"GET /x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \xff\r\nX-Bin: \xe9\r\nConnection: close\r\n\r\n"
+        assert (await _raw(proxy.url, head)).startswith(b"HTTP/1.1 207")
+        (entry,) = proxy.entries()
+    assert entry.tenant is not None
+
+
+RESPONSE = {
+    "object": "response",
+    "status": "incomplete",
+    "incomplete_details": {"reason": "max_output_tokens"},
+    "output": [{"type": "message", "content": [{"type": "output_text", "text": "private"}]}],
+    "usage": {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 4}},
+}
+MESSAGE = {
+    "type": "message",
+    "content": [{"type": "text", "text": "private"}],
+    "stop_reason": "max_tokens",
+    "usage": {"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 4},
+}
+
+
+def _named(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\n".encode() + event({"type": kind, **fields})
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "whole", "stream"),
+    [
+        (
+            "/v1/responses",
+            RESPONSE,
+            (
+                _named("response.created", response={"status": "in_progress"}),
+                _named("response.output_text.delta", delta="private"),
+                _named("response.incomplete", response=RESPONSE),
+            ),
+        ),
+        (
+            "/v1/messages",
+            MESSAGE,
+            (
+                _named("message_start", message={"usage": MESSAGE["usage"] | {"output_tokens": 1}}),
+                _named("content_block_delta", index=0, delta={"type": "text_delta", "text": "private"}),
+                _named("message_delta", delta={"stop_reason": "max_tokens"}, usage={"output_tokens": 2}),
+                _named("message_stop"),
+            ),
+        ),
+    ],
+)
+async def test_answers_of_the_responses_and_messages_apis_are_read(
+    endpoint: str, whole: dict[str, Any], stream: tuple[bytes, ...], tmp_path: Path
+) -> None:
+    for steps, kind in (((json.dumps(whole).encode(),), "application/json"), (stream, "text/event-stream")):
+        script = _script(*((0.0, step) for step in steps), content_type=kind)
+        path = tmp_path / kind.replace("/", "-")
+        async with ScriptedServer(script) as server, _recording(server.url, path) as proxy:
+            async with aiohttp.ClientSession() as session, session.post(proxy.url + endpoint, json={"input": "x"}) as r:
+                await r.read()
+            (entry,) = proxy.entries()
+        assert (entry.prompt_tokens, entry.cached_tokens, entry.output_tokens) == (9, 4, 2)
+        assert (entry.finish_reasons, entry.error, entry.unread) == (("length",), None, None)
+        assert (entry.first_token_after_s is not None) == (kind == "text/event-stream")
+        assert "private" not in path.read_text()
+
+
+@pytest.mark.parametrize("name", ["system", "instructions"])
+def test_instructions_beside_the_messages_are_part_of_the_prompt(name: str) -> None:
+    hasher = Hasher()
+    said = {"messages": [{"role": "user", "content": "q" * 600}]}
+    one, two = (canonical(said | {name: text * 300}) for text in ("a", "b"))
+    assert one is not None
+    assert two is not None
+    assert len(one) > 900
+    assert not set(hasher.blocks(one)) & set(hasher.blocks(two))

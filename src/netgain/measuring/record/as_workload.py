@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.measuring.record.answers import MESSAGES, RESPONSES
 from netgain.measuring.record.entry import Entry, Recording
 from netgain.measuring.record.journal import is_recording, read_recording
 from netgain.measuring.record.synthetic import synthetic_prompt
@@ -17,7 +18,7 @@ from netgain.measuring.workload.load import load_workload
 
 MOST_ITEMS = 256
 
-_CHAT = "/chat/completions"
+_CHAT = ("/chat/completions", RESPONSES, MESSAGES)
 _COMPLETION = "/completions"
 _DEFAULT_TEMPERATURE = 1.0  # what OpenAI's API takes where a request names none
 
@@ -165,6 +166,11 @@ def _recorded_prompt(entry: Entry, kind: Kind) -> dict[str, Any] | str:
     body = entry.request
     if not isinstance(body, dict):
         return "without a text that was read"
+    if any(body.get(name) for name in ("system", "instructions", "previous_response_id", "conversation")):
+        return "with instructions or a conversation beside their messages"
+    if isinstance(body.get("input"), str | list):
+        said = body["input"]
+        body = {"messages": [{"role": "user", "content": said}] if isinstance(said, str) else said}
     if "messages" not in body:
         prompt = body.get("prompt")
         only = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt

@@ -1,11 +1,13 @@
-"""LiteLLM's JSON logs: one StandardLoggingPayload a line, or an array of them."""
+"""LiteLLM's JSON logs: StandardLoggingPayloads, one a line, in an array, or spread over lines as LiteLLM prints them."""
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from netgain.measuring.record.answers import response_reason
 from netgain.measuring.record.entry import Entry
 from netgain.measuring.record.hashing import Hasher, canonical, prompt_count
 from netgain.measuring.record.reading import asked_of
@@ -20,11 +22,16 @@ _ENDPOINTS = {
     "aembedding": "/v1/embeddings",
     "responses": "/v1/responses",
     "aresponses": "/v1/responses",
+    "anthropic_messages": "/v1/messages",
+    "aanthropic_messages": "/v1/messages",
 }
+_PLAIN = ("text_completion", "atext_completion", "embedding", "aembedding")
+_REDACTED = "redacted-by-litellm"
 
 
 def read_litellm(source: SourceFile, hasher: Hasher) -> Iterator[Entry | Skipped]:
-    """Requests in the order of the log."""
+    """Requests in the order of the log. A call that is logged twice, as text completions are, is one request."""
+    seen: set[tuple[str, ...]] = set()
     for found in _objects(source):
         if isinstance(found, Skipped):
             yield found
@@ -32,8 +39,18 @@ def read_litellm(source: SourceFile, hasher: Hasher) -> Iterator[Entry | Skipped
             yield Skipped("JSON without startTime and endTime")
         elif (start_s := _time(found["startTime"])) is None:
             yield Skipped("startTime is no time")
+        elif found.get("cache_hit") is True:
+            yield Skipped("answered from LiteLLM's own cache")
+        elif _call(found) in seen:
+            yield Skipped("the same call again")
         else:
+            if found.get("litellm_call_id"):
+                seen.add(_call(found))
             yield _entry(found, start_s, hasher)
+
+
+def _call(found: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(found.get(name)) for name in ("litellm_call_id", "status", "startTime", "endTime"))
 
 
 def _objects(source: SourceFile) -> Iterator[Any]:
@@ -46,11 +63,33 @@ def _objects(source: SourceFile) -> Iterator[Any]:
         if isinstance(whole, list):
             yield from whole
             return
+    printed: list[str] | None = None  # the lines of an object over several lines, from its brace to the one below it
     for line in lines:
-        try:
-            yield msgspec.json.decode(line)
-        except (msgspec.MsgspecError, RecursionError):
+        if printed is not None and line.rstrip() != "}" and (line[0].isspace() or line[0] == "]"):
+            printed.append(line)
+            continue
+        if printed is not None and line.rstrip() == "}":
+            yield _decoded("\n".join((*printed, line)))
+            printed = None
+            continue
+        if printed is not None:
             yield Skipped("no JSON")
+        printed = [line] if line.rstrip() == "{" else None
+        if printed is None:
+            yield _decoded(line)
+    if printed is not None:
+        yield Skipped("no JSON")
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    try:
+        return json.loads(text)  # takes NaN, which Python's own encoder writes
+    except (ValueError, RecursionError):
+        return Skipped("no JSON")
 
 
 def _entry(found: dict[str, Any], start_s: float, hasher: Hasher) -> Entry:
@@ -58,18 +97,20 @@ def _entry(found: dict[str, Any], start_s: float, hasher: Hasher) -> Entry:
     asked: dict[str, Any] = dict(parameters) if isinstance(parameters, dict) else {}
     if isinstance(found.get("stream"), bool):
         asked.setdefault("stream", found["stream"])
-    messages = found.get("messages")
-    prompt_of: dict[str, Any] = {"messages": messages} if isinstance(messages, list) else {"prompt": messages}
-    if "tools" in asked:
+    prompt_of = _prompt(found)
+    if prompt_of is not None and "tools" in asked:
         prompt_of["tools"] = asked["tools"]
-    body = {**asked, **prompt_of} if isinstance(messages, list | str) else None
+    body = None if prompt_of is None else {**asked, **prompt_of}
     prompt = None if body is None else canonical(body)
     end_s, first_s = _time(found.get("endTime")), _time(found.get("completionStartTime"))
     counts = [_count(found.get(name)) for name in ("prompt_tokens", "completion_tokens")]
+    if not any(counts):  # LiteLLM writes 0 where no usage came
+        counts = [None, None]
     metadata = found.get("metadata") if isinstance(found.get("metadata"), dict) else {}
     assert isinstance(metadata, dict)
     tenant = metadata.get("user_api_key_hash") or metadata.get("user_api_key_team_id")
-    session = found.get("trace_id") or found.get("end_user")
+    # a trace is one call with its retries; until 2025 it was also where a session's id was put
+    session = found.get("session_id" if "session_id" in found else "trace_id") or found.get("end_user")
     response = found.get("response")
     reasons, text = _said(response)
     failed = found.get("status") == "failure" or bool(found.get("error_str"))
@@ -81,7 +122,7 @@ def _entry(found: dict[str, Any], start_s: float, hasher: Hasher) -> Entry:
         model=str(found["model"]) if found.get("model") else None,
         asked=asked_of(asked),
         prompts=None if body is None else prompt_count(body),
-        prompt_tokens=counts[0] if not failed else counts[0] or None,
+        prompt_tokens=counts[0],
         cached_tokens=_cached(metadata),
         output_tokens=counts[1] if not failed else counts[1] or None,
         tokens_source="LiteLLM's log" if any(count is not None for count in counts) else None,
@@ -107,17 +148,39 @@ def _error_kind(found: dict[str, Any]) -> str:
     return ", ".join(str(about[name])[:80] for name in ("error_class", "error_code") if about.get(name)) or "failure"
 
 
+def _prompt(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Messages, or the texts that LiteLLM wraps in messages for endpoints without; None for those it has hidden."""
+    messages = found.get("messages")
+    if isinstance(messages, str):
+        return None if messages == _REDACTED else {"prompt": messages}
+    if not isinstance(messages, list):
+        return None
+    texts = [message.get("content") if isinstance(message, dict) else message for message in messages]
+    if _REDACTED in texts:
+        return None
+    if found.get("call_type") in _PLAIN and texts and all(isinstance(text, str) for text in texts):
+        return {"prompt": texts[0] if len(texts) == 1 else texts}
+    return {"messages": messages}
+
+
 def _said(response: object) -> tuple[tuple[str, ...] | None, str | None]:
-    choices = response.get("choices") if isinstance(response, dict) else None
-    if not isinstance(choices, list):
+    """Finish reasons and text of a chat completion, a completion, or a Responses object."""
+    if not isinstance(response, dict):
         return None, None
-    good = [choice for choice in choices if isinstance(choice, dict)]
-    reasons = tuple(str(choice["finish_reason"]) for choice in good if choice.get("finish_reason"))
+    good = _dicts(response.get("choices"))
+    reasons = [str(choice["finish_reason"]) for choice in good if choice.get("finish_reason")]
     texts = [
         message.get("content") if isinstance(message := choice.get("message"), dict) else choice.get("text")
         for choice in good
     ]
-    return reasons or None, "".join(text for text in texts if isinstance(text, str)) or None
+    if response.get("object") == "response":
+        texts = [part.get("text") for item in _dicts(response.get("output")) for part in _dicts(item.get("content"))]
+        reasons = [reason] if (reason := response_reason(response)) else []
+    return tuple(reasons) or None, "".join(text for text in texts if isinstance(text, str)) or None
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _cached(metadata: dict[str, Any]) -> int | None:

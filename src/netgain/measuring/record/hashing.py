@@ -29,7 +29,9 @@ class Hasher:
 
     def name(self, purpose: str, text: str) -> str:
         """A short id for a tenant or a session; the same text under another purpose has another."""
-        return hashlib.blake2b(text.encode(), key=self._key, digest_size=8, person=purpose.encode()[:16]).hexdigest()
+        return hashlib.blake2b(
+            text.encode("utf-8", "surrogateescape"), key=self._key, digest_size=8, person=purpose.encode()[:16]
+        ).hexdigest()
 
     def _chain(self, pieces: Iterable[bytes], size: int | None = None) -> tuple[int, ...]:
         found: list[int] = []
@@ -45,13 +47,19 @@ class Hasher:
 def canonical(body: Mapping[str, Any]) -> bytes | None:
     """The prompt of a request body as bytes, so that a longer conversation begins with the bytes of the shorter one.
 
-    Tools come first, as in chat templates, then each message as compact JSON with sorted names and a line end. A text prompt
-    is itself in UTF-8, token ids are eight bytes each. None for several prompts, and for bodies without one.
+    Tools come first, as in chat templates, then `system` or `instructions` where the API has it beside the messages, then each
+    message as compact JSON with sorted names and a line end. A text prompt is itself in UTF-8, token ids are eight bytes
+    each. None for several prompts, and for bodies without one.
     """
     messages = body.get("messages", body.get("input"))
+    beside = [
+        body[name] for name in ("system", "instructions") if isinstance(body.get(name), str | list) and body[name]
+    ]
+    if beside and isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
     if isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages):
         tools = body.get("tools")
-        head = [tools] if isinstance(tools, list) and tools else []
+        head = [tools, *beside] if isinstance(tools, list) and tools else beside
         encode = msgspec.json.Encoder(order="deterministic").encode
         return b"".join(encode(part) + b"\n" for part in (*head, *messages))
     prompt = body.get("prompt", body.get("input"))

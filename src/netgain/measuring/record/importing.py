@@ -36,7 +36,7 @@ FORMATS: Mapping[Format, Kind] = {
         "bytes",
         BLOCK_BYTES,
         (
-            "arrivals have a resolution of one second, as vLLM's log has; the year is that of the file",
+            "arrivals have a resolution of one second, as vLLM's log has unless it is JSON; the year is that of the file",
             "prompts are the rendered text or token ids of the log (debug level); without them there are no blocks",
         ),
     ),

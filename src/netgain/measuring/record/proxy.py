@@ -1,6 +1,7 @@
 """A transparent streaming proxy: bytes pass as they come, in both directions, and what passes is observed."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
@@ -65,6 +66,7 @@ class Proxy:
             max_line_size=_HEADER_BYTES,
             max_field_size=_HEADER_BYTES,
             auto_decompress=False,
+            logger=_one_line_log(),
         )
 
     async def _connected(self, app: web.Application) -> AsyncIterator[None]:
@@ -81,7 +83,7 @@ class Proxy:
             yield
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        seen = Observation(request.method, request.raw_path, request.headers)
+        seen = Observation(request.method, _origin_form(request.raw_path), request.headers)
         self.requests += 1
         self.in_flight += 1
         try:
@@ -113,7 +115,7 @@ class Proxy:
             headers["Content-Length"] = str(len(body))
             if filtering:
                 headers["Accept-Encoding"] = "identity"  # a packed stream could not be edited
-        target = URL(self._upstream + request.raw_path, encoded=True)
+        target = URL(self._upstream + seen.path, encoded=True)
         try:
             call = self._session.request(request.method, target, headers=headers, data=body, allow_redirects=False)
             async with call as upstream:
@@ -124,7 +126,7 @@ class Proxy:
             return _unreachable(seen, f"{self._upstream} accepts no connection within {_CONNECT_S:g} s")
         except (aiohttp.ClientError, ConnectionError) as error:
             # the upstream hung up: so does this server, with what came so far
-            seen.end(f"the upstream broke the connection: {error!r}"[:300])
+            seen.end(f"the upstream broke the connection ({type(error).__name__})")  # its words may quote headers
             if request.transport is not None:
                 request.transport.close()
             return web.Response(status=502)  # not sent: the connection is closed
@@ -154,6 +156,22 @@ class Proxy:
         return answer
 
 
+def _one_line_log() -> logging.Logger:
+    """What the web server says of requests that are no HTTP, without a traceback for each."""
+    log = logging.Logger("netgain.record", logging.WARNING)
+    log.addHandler(handler := logging.StreamHandler())
+    handler.addFilter(_shorten)
+    return log
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    cause = record.exc_info[1] if record.exc_info else None
+    told = f"{type(cause).__name__}: {cause}" if cause is not None else record.getMessage()
+    record.msg, record.args = f"record: {record.getMessage()} ({' '.join(told.split())[:200]})", ()
+    record.exc_info = record.exc_text = None
+    return True
+
+
 class _Passed(web.StreamResponse):
     """An upstream's answer; `not_said` are headers that this server would add and the upstream did not."""
 
@@ -179,6 +197,16 @@ async def _observed(request: web.Request, seen: Observation) -> AsyncIterator[by
 
 async def _read(request: web.Request, seen: Observation) -> bytes:
     return b"".join([piece async for piece in _observed(request, seen)])
+
+
+def _origin_form(target: str) -> str:
+    """The target as servers expect it; clients that take this one for a forward proxy put a whole URL there."""
+    if target.startswith("/"):
+        return target
+    rest = target.partition("://")[2]
+    start = min((at for mark in "/?" if (at := rest.find(mark)) >= 0), default=len(rest))
+    path = rest[start:]
+    return path if path.startswith("/") else f"/{path}"
 
 
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:

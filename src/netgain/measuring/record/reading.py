@@ -11,6 +11,7 @@ import msgspec
 
 from netgain.measuring.client.chunk import Chunk, Usage, read_chunk
 from netgain.measuring.client.sse import SSEParser, StreamError
+from netgain.measuring.record.answers import Said, merged, read_event, read_whole, speaks_otherwise
 from netgain.measuring.record.entry import Asked, Entry
 from netgain.measuring.record.hashing import Hasher, canonical, prompt_count
 from netgain.measuring.record.observation import KEPT_ANSWER_BYTES, KEPT_REQUEST_BYTES, Observation
@@ -64,7 +65,7 @@ def to_entry(seen: Observation, hasher: Hasher, *, with_text: bool) -> Entry:
         arrived_unix_s=seen.arrived_unix_s,
         arrived_s=arrived_s,
         method=seen.method,
-        endpoint=seen.path.partition("?")[0],
+        endpoint=_endpoint(seen),
         model=_text(body, "model"),
         asked=Asked() if body is None else asked_of(body),
         prompts=None if body is None else prompt_count(body),
@@ -91,6 +92,10 @@ def to_entry(seen: Observation, hasher: Hasher, *, with_text: bool) -> Entry:
         request=body if with_text else None,
         answer=text if with_text and text else None,
     )
+
+
+def _endpoint(seen: Observation) -> str:
+    return seen.path.partition("?")[0]
 
 
 def asked_of(body: Mapping[str, Any]) -> Asked:
@@ -141,7 +146,8 @@ def _read_answer(seen: Observation) -> _Answer:
         if kind.startswith("text/event-stream"):
             _read_stream(seen, answer)
         elif "json" in kind:
-            _read_whole(_plain(b"".join(seen.pieces), seen.answer_headers), seen.status, answer)
+            other = speaks_otherwise(_endpoint(seen))
+            _read_whole(_plain(b"".join(seen.pieces), seen.answer_headers), seen.status, answer, other)
     except StreamError:  # its message shows what came, which may be text
         answer.unread = "the answer cannot be read: an event of the stream is no OpenAI chunk"
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -149,11 +155,14 @@ def _read_answer(seen: Observation) -> _Answer:
     return answer
 
 
-def _read_whole(data: bytes, status: int, answer: _Answer) -> None:
+def _read_whole(data: bytes, status: int, answer: _Answer, other: bool) -> None:
     if status >= 400:
         answer.error = _error_kind(data) or f"status {status}"
         return
     if not data:
+        return
+    if other:
+        _add(read_whole(msgspec.json.decode(data, type=dict[str, Any])), None, answer)
         return
     found = msgspec.json.decode(data, type=_Whole)
     answer.usage = found.usage
@@ -181,11 +190,38 @@ def _error_kind(data: bytes) -> str | None:
 def _read_stream(seen: Observation, answer: _Answer) -> None:
     parser = SSEParser()
     unpack = _unpacker(seen.answer_headers)
+    take = _take_event if speaks_otherwise(_endpoint(seen)) else _take
     for piece, at_s in zip(seen.pieces, seen.times_s, strict=True):
         for data in parser.feed(unpack(piece)):
-            _take(data, at_s, answer)
+            take(data, at_s, answer)
     for data in parser.close():
-        _take(data, seen.times_s[-1] if seen.times_s else seen.arrived_s, answer)
+        take(data, seen.times_s[-1] if seen.times_s else seen.arrived_s, answer)
+
+
+def _take_event(data: bytes, at_s: float, answer: _Answer) -> None:
+    if data.strip() == b"[DONE]":
+        return
+    try:
+        found = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StreamError("an event is no JSON object") from error
+    said = read_event(found)
+    if said.failed:
+        answer.error = _error_kind(data) or "an error inside the stream"
+    _add(said, at_s, answer)
+
+
+def _add(said: Said, at_s: float | None, answer: _Answer) -> None:
+    if answer.first_token_s is None and (said.text or said.aside):
+        answer.first_token_s = at_s
+    if said.text:
+        answer.text.append(said.text)
+    if said.usage is not None:
+        answer.usage = merged(answer.usage, said.usage)
+    if said.reason is not None:
+        answer.reasons.append(said.reason)
+    if said.failed and answer.error is None:
+        answer.error = "the answer says that it failed"
 
 
 def _take(data: bytes, at_s: float, answer: _Answer) -> None:

@@ -1,7 +1,6 @@
 """A log file to be imported: its lines, and why some of them are no requests."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -31,6 +30,6 @@ class SourceFile:
             raise UsageError(f"cannot read {self.path}: {error.strerror}; check the path") from error
 
     @property
-    def year(self) -> int:
-        """Of its last change, for logs that leave it out."""
-        return datetime.fromtimestamp(self.path.stat().st_mtime, UTC).year
+    def changed_s(self) -> float:
+        """When the file was last written, for logs that leave out the year."""
+        return self.path.stat().st_mtime
