@@ -3,7 +3,9 @@
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 
+import psutil
 import pytest
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -90,7 +92,37 @@ CASES = [
     (CHAT, body(messages=USER, stop_token_ids=[10**6]), 400, "stop_token_ids"),
     (CHAT, body(messages=USER, stop_token_ids=[-1]), 400, "stop_token_ids"),
     (CHAT, body(messages=USER, top_logprobs=10**9), 400, "top_logprobs"),
-    (CHAT, body(messages=USER, response_format={"type": "json_schema"}), 400, "response_format"),
+    (CHAT, body(messages=USER, logprobs=True, top_logprobs=385), 400, "top_logprobs"),
+    (TEXT, body(prompt="s", logprobs=10**9), 400, "logprobs"),
+    (TEXT, body(prompt="s", prompt_logprobs=10**9), 400, "prompt_logprobs"),
+    (TEXT, body(prompt="s", min_tokens=10**9), 400, "min_tokens"),
+    (TEXT, body(prompt="s", best_of=10**6), 400, "best_of"),
+    (TEXT, body(prompt="s", max_tokens=10**30), 400, "max_tokens"),
+    (TEXT, body(prompt="s", logit_bias={str(n): 1 for n in range(4000)}), 400, "1024"),
+    (TEXT, body(prompt="s", stop=["x"] * 10_000), 400, "16"),
+    (TEXT, body(prompt="s", stop_token_ids=[0] * 10_000), 400, "64"),
+    (TEXT, body(prompt=["s"] * 10_000), 400, "64"),
+    (CHAT, body(messages=[{"role": "user"}]), 400, "content"),
+    (CHAT, body(messages=[{"role": "tool", "content": "x", "tool_call_id": "1"}]), 400, "tool_call_id"),
+    (CHAT, b'\xef\xbb\xbf{"messages": []}', 400, "not valid JSON"),
+    ("/tokenize", b"[]", 400, "JSON object"),
+    ("/detokenize", b'{"tokens": [1000000000]}', 400, "tokens"),
+    *(
+        (path, body(**{**asked, "response_format": wanted}), 400, "response_format")
+        for path, asked in ((CHAT, {"messages": USER}), (TEXT, {"prompt": "s"}))
+        for wanted in (
+            {},
+            [],
+            {"type": "yaml"},
+            {"type": "json_schema"},
+            {"type": "json_schema", "json_schema": {}},
+            {"type": "json_schema", "json_schema": {"name": "x"}},
+            {"type": "json_schema", "json_schema": {"schema": {}}},
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": 5}},
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no such"}}},
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#/nowhere"}}},
+        )
+    ),
     (CHAT, body(messages=USER, tools=[{"type": "function"}]), 400, "tools"),
     (CHAT, body(messages=USER, netgain={"record": "yes"}), 400, "netgain.record"),
     (CHAT, body(messages=USER, model="gpt-9"), 404, "gpt-9"),
@@ -106,6 +138,7 @@ CASES = [
 
 @pytest.mark.parametrize(("path", "data", "status", "names"), CASES)
 def test_bad_requests_are_answered_in_openais_shape(server, path, data, status, names):
+    """vllm-project/vllm#7632, vllm-project/vllm#765, vllm-project/vllm#42961, nomic-ai/gpt4all#3635."""
     answer = server.send(path, data)
     assert answer.status == status, answer.body
     assert answer.headers["content-type"] == "application/json"
@@ -113,6 +146,27 @@ def test_bad_requests_are_answered_in_openais_shape(server, path, data, status, 
     assert set(answer.json["error"]) == {"message", "type", "param", "code"}
     assert names in answer.json["error"]["message"]
     assert "Traceback" not in answer.body.decode()
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+def test_a_client_that_sends_far_too_much_still_reads_why_it_was_refused(server, connection):
+    """nomic-ai/gpt4all#3635."""
+    client = HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    client.request("POST", TEXT, body(prompt="s" * (16 << 20)), {"Connection": connection})
+    answer = client.getresponse()
+    assert answer.status == 413
+    assert b"65536" in answer.read()
+    client.close()
+
+
+def test_requests_for_enormous_amounts_take_no_memory(server):
+    """nomic-ai/gpt4all#3635, sgl-project/sglang#40099, oobabooga/textgen#7657."""
+    processes = [psutil.Process(pid) for pid in (server.process.pid, server.engine_pid)]
+    before = [process.memory_info().rss for process in processes]
+    for name in ("n", "max_tokens", "min_tokens", "best_of", "prompt_logprobs", "logprobs", "top_k"):
+        answer = server.post(TEXT, prompt="s", **{name: 10**9})
+        assert answer.status == (200 if name == "top_k" else 400)
+    assert all(process.memory_info().rss - size < 32 << 20 for process, size in zip(processes, before, strict=True))
 
 
 def test_a_wrong_method_is_answered_in_openais_shape(server):

@@ -31,6 +31,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes: int | None = 0  # come since the head began that is being read; None: none is
         self._header_bytes = 0  # of its URL and fields
         self._request_complete = True
+        self._closes = False  # once the request has come to its end: its answer asked for that
         self._cycles: list[RequestResponseCycle] = []
         if len(self.connections) > self.settings.max_connections:
             self._refuse(
@@ -84,6 +85,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = None
         self._stop("head")
         super().on_headers_complete()
+        self.cycle.transport = _AnswerSide(self, self.cycle)
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
         if len(self.pipeline) > _PIPELINED:
@@ -96,11 +98,22 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._stop("linger")
         super().on_message_complete()
+        if self._closes:
+            self._close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._request_complete:
             self._start("linger", _LINGER_S, self._close)
+
+    def close_behind(self, cycle: RequestResponseCycle) -> None:
+        """The answer of `cycle` is complete and the last one: close, but not while its request is still coming. The kernel
+        would reset the connection over the bytes that nobody read, and the client would never see the answer."""
+        if cycle is self.cycle and not self._request_complete:
+            self._closes = True
+            self._start("linger", _LINGER_S, self._close)
+        else:
+            self._close()
 
     def pause_writing(self) -> None:
         self._start(
@@ -162,6 +175,23 @@ class Connection(HttpToolsProtocol):
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
+
+
+class _AnswerSide:
+    """The transport as the answer to a request uses it."""
+
+    def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
+        self._connection = connection
+        self._cycle = cycle
+
+    def write(self, data: bytes) -> None:
+        self._connection.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._connection.transport.is_closing()
+
+    def close(self) -> None:
+        self._connection.close_behind(self._cycle)
 
 
 class _HeadTooLarge(Exception):
