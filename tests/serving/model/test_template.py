@@ -76,6 +76,8 @@ def test_what_the_template_raises_is_the_reason() -> None:
     with pytest.raises(RequestRejected, match="roles must alternate") as caught:
         template.render([message("assistant", "a")])
     assert caught.value.parameter == "messages"
+    with pytest.raises(RequestRejected, match="it gives no reason"):
+        ChatTemplate("{{ raise_exception() }}").render([message("user", "a")])
 
 
 @pytest.mark.parametrize("content", [None, 7, {"a": 1}, [{"type": "text", "text": "x"}]])

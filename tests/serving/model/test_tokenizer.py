@@ -193,6 +193,18 @@ def test_characters_of_several_tokens_come_out_whole(text: str) -> None:
     assert all("\ufffd" not in part for part in parts)
 
 
+def test_tokens_that_end_one_character_and_begin_the_next_are_no_obstacle() -> None:
+    """tenstorrent/tt-inference-server#2594, exo-explore/exo#1691."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    cuts = [b"\xc3", b"\xa9\xd0", b"\x96\xed\x95", b"\x9c\xf0", b"\x9d\x84\x9e"]
+    spec = json.loads(json.dumps(BYTES.spec))
+    spec["added_tokens"] = []
+    for number, cut in enumerate(cuts, start=256):
+        spec["model"]["vocab"]["".join(letters[token] for token in byte_ids(cut))] = number
+    stream = Detokenizer(Tokenizer(spec, "test"))
+    assert [stream.push([number]) for number in range(256, 261)] == ["", "é", "Ж", "한", "𝄞"]
+
+
 def test_interleaved_streams_do_not_mix() -> None:
     streams = [Detokenizer(BYTES), Detokenizer(BYTES)]
     out = ["", ""]

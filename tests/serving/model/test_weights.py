@@ -77,6 +77,30 @@ def test_a_shard_cut_short_is_named(tiny: Callable[..., Any], keep: int) -> None
         load(folder)
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_one_part_of_a_gguf_is_not_taken_for_the_model(
+    tiny: Callable[..., Any], write_gguf: Callable[..., Path], part: int
+) -> None:
+    """sgl-project/sglang#32279."""
+    with pytest.raises(UsageError, match="one of 3 parts of a model"):
+        open_checkpoint(write_gguf(tiny().reference, extra={"split.no": part, "split.count": 3}))
+
+
+def test_an_index_that_names_an_unknown_file_or_forgets_a_tensor_is_refused(tiny: Callable[..., Any]) -> None:
+    """sgl-project/sglang#32279, sgl-project/sglang#35107."""
+    for change, message in (
+        (lambda places: places.update({"model.norm.weight": "model-00009-of-00003.safetensors"}), "model-00009"),
+        (lambda places: places.pop("model.norm.weight"), r"tensor model\.norm\.weight is missing"),
+    ):
+        folder = tiny().folder
+        split(folder)
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        change(index["weight_map"])
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(UsageError, match=message):
+            load(folder)
+
+
 def test_a_tensor_that_its_shard_lacks_is_named(tiny: Callable[..., Any]) -> None:
     """sgl-project/sglang#32279, sgl-project/sglang#35107."""
     folder = tiny().folder

@@ -35,6 +35,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 def config_from_gguf(file: GgufFile) -> ModelConfig:
     """A head of its own is what a file with `output.weight` has; GGUF has no other word for a tied one."""
+    _refuse_parts(file)
     where, kind = file.path, file.metadata.get("general.architecture")
     if kind not in ARCHITECTURES:
         supported = ", ".join(ARCHITECTURES)
@@ -84,6 +85,15 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
         qk_norm=kind == "qwen3",
         notes=notes,
     )
+
+
+def _refuse_parts(file: GgufFile) -> None:
+    parts = file.metadata.get("split.count")
+    if isinstance(parts, int) and parts > 1:
+        raise UsageError(
+            f"{file.path} is one of {parts} parts of a model (split.count), and parts are not read together: "
+            "join them with llama.cpp's 'gguf-split --merge'"
+        )
 
 
 def _windows(fields: Fields, layers: int, context: int) -> tuple[int | None, ...]:

@@ -225,7 +225,7 @@ def _to_json(
     )
 
 
-def _refuse(message: Any) -> NoReturn:
+def _refuse(message: Any = "it gives no reason") -> NoReturn:
     raise TemplateError(str(message))
 
 
