@@ -34,3 +34,12 @@ def test_an_unsaid_limit_is_never_too_much(chain_model, request_: GenerationRequ
     served = ServedModel(open_checkpoint(str(chain_model.folder)), info)
     (job,) = prepare(request_, served, LimitSettings(max_tokens=limit), max_waiting=1).jobs
     assert job.sampling.max_tokens == expected
+
+
+@pytest.mark.parametrize(("request_", "expected"), [(CHAT, 127), (text(120), 8)])
+def test_an_unsaid_limit_is_no_more_than_the_kv_cache_holds(chain_model, request_: GenerationRequest, expected):
+    """vllm-project/vllm#39734."""
+    info = {"model": "m", "max_length": 512, "kv_tokens": 128, "vocab_size": 384}
+    served = ServedModel(open_checkpoint(str(chain_model.folder)), info)
+    (job,) = prepare(request_, served, LimitSettings(), max_waiting=1).jobs
+    assert job.sampling.max_tokens == expected

@@ -50,8 +50,9 @@ def wait_for_idle(server, timeout_s: float = 10.0) -> None:
 
 def test_clients_that_give_up_leave_nothing_behind(server):
     """Avarok-Cybersecurity/atlas#368: non-streaming calls whose clients had left kept their slots for ever."""
-    for _ in range(6):  # two run, four wait
-        open_request(server, max_tokens=4000).close()
+    asked = ({}, {"stop": "never"}, {"logprobs": 5}, {"guided_regex": "(la |lo |lu )*"}, {"n": 2})
+    for fields in asked:  # two run, four wait
+        open_request(server, max_tokens=4000, **fields).close()
     hurried = open_request(server, max_tokens=4000)
     time.sleep(0.2)
     hurried.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

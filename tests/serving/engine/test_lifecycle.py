@@ -282,6 +282,28 @@ async def test_acceptance_is_1_for_the_target_itself_and_0_for_a_useless_draft(w
     assert stats.accepted_tokens / stats.drafted_tokens == rate
 
 
+@pytest.mark.parametrize("k", range(1, 9))
+async def test_an_end_token_in_an_accepted_draft_ends_the_text_at_every_place(k):
+    """The whole accepted block was kept, and generation went on behind the end token (huggingface/transformers#47912,
+    LostRuins/koboldcpp#1276)."""
+    prompt = [3, 1, 4]
+    text, *_ = alone(request("r", prompt, 24, temperature=0.0, ignore_eos=True, presence_penalty=2.0))
+    ends = {token: at for at, token in reversed(list(enumerate(text)))}  # where each token stands first
+    requests = [
+        request(f"{end}", prompt, 24, temperature=0.0, ignore_eos=True, presence_penalty=2.0, stop_token_ids=(end,))
+        for end in ends
+    ]
+    proposer = SameProposer({one.id: [*prompt, *text] for one in requests})
+    engine = make_engine(k=k, proposer=proposer, verifier=CoupledVerifier())
+    answers = await serve(engine, requests)
+    for one, at in zip(requests, ends.values(), strict=True):
+        answers.check(one)
+        assert answers.tokens[one.id] == text[: at + 1]
+        assert answers.last[one.id].finish_reason == "stop"
+    assert len(ends) > k
+    assert engine.stats().output_tokens == sum(map(len, answers.tokens.values()))
+
+
 async def test_counters_only_rise_whatever_happens():
     """A negative increment to a counter stopped the engine (vllm-project/vllm#6642)."""
     engine = make_engine(blocks=24, k=4, budget=16)

@@ -33,6 +33,19 @@ def test_a_layer_that_overflowed_float16_ends_requests_with_an_error(
         assert completion.output_ids == ()
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_tiny_temperatures_say_the_greedy_text_in_every_number_type(chain_model, dtype):
+    """vllm-project/vllm#2937, NVIDIA/TensorRT-LLM#15715: they overflowed in half precision."""
+    model = {"source": str(chain_model.folder), "kernels": "torch", "threads": 1, "dtype": dtype}
+    with LLM(EngineConfig.model_validate({"model": model, "cache": {"kv_tokens": 512}})) as llm:
+        assert llm.built.info["dtype"] == dtype.replace("fp", "f")
+        tiny = [
+            SamplingParams(max_tokens=9, temperature=value, seed=3) for value in (0.0, 5e-324, 1e-12, 1e-5, 1e-4, 0.01)
+        ]
+        completions = llm.generate(["s"] * len(tiny), tiny)
+    assert {completion.text for completion in completions} == {"short answer"}
+
+
 def overflowed(folder: Path, target: Path) -> Path:
     """A copy stored in float16 after one layer was scaled beyond what float16 holds."""
     from safetensors.torch import load_file, save_file
