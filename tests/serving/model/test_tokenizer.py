@@ -1,6 +1,8 @@
 """Text to ids and back: as transformers does it, except that no text can spell a control token and no character is cut."""
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +264,25 @@ def test_gguf_metadata_of_a_wrong_type_is_refused(key: str, value: object) -> No
     metadata = {f"tokenizer.ggml.{name}": entry for name, entry in {**whole, key: value}.items()}
     with pytest.raises(UsageError, match=r"model\.gguf"):
         tokenizer_from_gguf(Path("model.gguf"), metadata)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded():
+    """The event loop that serves everybody is such a thread."""
+    gaps, done = [], threading.Event()
+
+    def tick() -> None:
+        last = time.perf_counter()
+        while not done.is_set():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    started = time.perf_counter()
+    BYTES.encode("a" * 400_000)
+    took = time.perf_counter() - started
+    done.set()
+    thread.join()
+    assert max(gaps) < took / 2

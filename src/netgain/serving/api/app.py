@@ -23,8 +23,8 @@ from netgain.serving.api.auth import Authenticator, Identity
 from netgain.serving.api.body import Body, read_body
 from netgain.serving.api.chat_protocol import ChatRequest
 from netgain.serving.api.deadline import timeout_of
-from netgain.serving.api.doorstep import Doorstep, admission, received_s, who
-from netgain.serving.api.errors import ApiError, to_api_error
+from netgain.serving.api.doorstep import Doorstep, admission, received_s, shown_path, who
+from netgain.serving.api.errors import ApiError, one_line, to_api_error
 from netgain.serving.api.exchange import Exchange
 from netgain.serving.api.lifecycle import Lifecycle
 from netgain.serving.api.metrics import Metrics
@@ -39,7 +39,7 @@ from netgain.serving.runtime.config import ServerConfig
 
 logger = logging.getLogger("netgain.api")
 
-_LARGE_BODY_BYTES = 32 << 10  # longer texts are tokenised beside the event loop
+_LARGE_BODY_BYTES = 8 << 10  # longer texts are tokenised beside the event loop
 _STEP_COST_BUDGET_S = 3.0
 _STEP_COST_BATCH = 16
 _ALL_PATHS = "see /openapi.json for what this server offers"
@@ -177,11 +177,11 @@ def build_app(
     async def explain(request: Request, error: Exception) -> Response:
         """Any failure before an answer began."""
         answer = _explain(error, request.url.path)
-        asked = f"{request.method} {request.url.path}{who(request.scope)}"
+        asked = f"{request.method} {shown_path(request.scope)}{who(request.scope)}"
         if answer.status >= 500:
             logger.error("%s failed: %s", asked, error, exc_info=_unexpected(error))
         elif answer.status not in (401, 429):  # those are for whoever reads the metrics, not for a line each
-            logger.warning("%s refused: %s", asked, answer)
+            logger.warning("%s refused: %s", asked, one_line(str(answer)))
         return _json({"error": answer.detail}, answer)
 
     async def admit(request: Request, error: Exception) -> Response:

@@ -1,6 +1,7 @@
 """Reading a request body: never more than allowed, and with the wait for the client's bytes measured."""
 
 import asyncio
+import codecs
 import time
 
 from starlette.requests import ClientDisconnect, Request
@@ -23,8 +24,17 @@ async def read_body(
 ) -> Body:
     """Read to the end. Waits for the client count as CLIENT_BLOCKED, the rest as TOKENISE (making the prompt ready).
 
-    Raises ApiError 413 over `limit_bytes`, ApiError 408 after `timeout_s`, and ClientDisconnect.
+    A byte order mark is passed over. Raises ApiError 415 for a compressed body, ApiError 413 over `limit_bytes`, ApiError
+    408 after `timeout_s`, and ClientDisconnect.
     """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise ApiError(
+            415,
+            f"the body came with content-encoding {encoding[:40]!r}: send it as it is, in UTF-8",
+            code="unsupported_encoding",
+            headers={"accept-encoding": "identity"},
+        )
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit_bytes:
         raise _too_large(limit_bytes)
@@ -53,7 +63,7 @@ async def read_body(
         if size > limit_bytes:
             raise _too_large(limit_bytes)
         more = message.get("more_body", False)
-    return Body(b"".join(parts), at_s)
+    return Body(b"".join(parts).removeprefix(codecs.BOM_UTF8), at_s)
 
 
 def _too_large(limit_bytes: int) -> ApiError:

@@ -17,6 +17,7 @@ logger = logging.getLogger("netgain.api")
 _RECEIVED = "netgain.received_s"
 _ADMISSION = "netgain.admission"
 _OPEN = frozenset({"/health", "/health/live", "/health/ready"})
+_PATH_SHOWN = 200
 _METRICS = "/metrics"
 _OPERATORS = frozenset({"/netgain/step-cost"})  # it holds up everybody's requests
 
@@ -30,6 +31,12 @@ def admission(scope: Scope) -> Admission:
     """Who asks, and the account that pays."""
     found: Admission = scope[_ADMISSION]
     return found
+
+
+def shown_path(scope: Scope) -> str:
+    """The path for the log: as it was sent, so that no client writes lines of its own there, and not all of a long one."""
+    sent: bytes = scope["raw_path"]
+    return ascii(sent[:_PATH_SHOWN].decode("latin-1"))[1:-1]
 
 
 def who(scope: Scope) -> str:
@@ -75,9 +82,9 @@ class Doorstep:
         except Exception as error:
             answer = to_api_error(error)
             if not isinstance(error, NetgainError):
-                logger.exception("%s %s failed", scope["method"], scope["path"])
+                logger.exception("%s %s failed", scope["method"], shown_path(scope))
             elif answer.status == 401:
-                logger.warning("%s %s refused: %s", scope["method"], scope["path"], answer)
+                logger.warning("%s %s refused: %s", scope["method"], shown_path(scope), answer)
             if not started:
                 response = Response(answer.body, answer.status, answer.headers, "application/json")
                 await response(scope, receive, send)

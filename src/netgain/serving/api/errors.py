@@ -1,6 +1,7 @@
 """Every failure in OpenAI's shape: status, type and code for each kind, and one body for all."""
 
 import math
+import reprlib
 from collections.abc import Mapping
 
 import msgspec
@@ -11,6 +12,7 @@ from netgain.serving.api.fields import WrongField
 from netgain.serving.api.refused import NotOffered
 
 RETRY_AFTER_S = 1
+_MESSAGE_CHARACTERS = 1000
 
 _TYPES: Mapping[int, str] = {
     400: "invalid_request_error",
@@ -60,6 +62,7 @@ class ApiError(NetgainError):
         retry_after_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        message = _bounded(message)
         super().__init__(message)
         self.status = status
         self.headers = dict(headers or {})
@@ -72,6 +75,11 @@ class ApiError(NetgainError):
     @property
     def body(self) -> bytes:
         return msgspec.json.encode(ErrorBody(self.detail))
+
+
+def one_line(text: str) -> str:
+    """For the log: what could begin a line, or steer a terminal, is escaped."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def to_api_error(error: Exception) -> ApiError:
@@ -115,6 +123,23 @@ def _from_validation(error: ValidationError) -> ApiError:
     return ApiError(400, f"{where}: {message}{got}", param=where)
 
 
+def _bounded(message: str) -> str:
+    """A message that quotes what came is cut in the middle, so that no answer or log line grows with the request."""
+    if len(message) <= _MESSAGE_CHARACTERS:
+        return message
+    half = _MESSAGE_CHARACTERS // 2
+    return f"{message[:half]} ... {message[-half:]}"
+
+
+class _Quoting(reprlib.Repr):
+    """Looks at no more of a large value than is shown of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxdict = 20
+        self.maxstring = self.maxlong = self.maxother = 200
+
+
 def _short(value: object) -> str:
-    shown = repr(value)
+    shown = _Quoting().repr(value)
     return shown if len(shown) <= 80 else f"{shown[:77]}..."

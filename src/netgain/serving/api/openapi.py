@@ -38,12 +38,13 @@ _ERRORS: Mapping[int, str] = {
     404: "There is no such model or path.",
     408: "The body did not come in time, or the request was not finished within its own time limit.",
     413: "The body is too large.",
+    415: "The body is compressed.",
     429: "Too much at once; try again after `Retry-After` seconds.",
     500: "This request could not be computed.",
     503: "No engine is ready; try again after `Retry-After` seconds.",
 }
 _GENERATED = tuple(_ERRORS)
-_READ = (400, 401, 403, 404, 408, 413, 429, 500, 503)
+_READ = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503)
 _TIMEOUT_HEADER = {
     "name": "x-request-timeout-s",
     "in": "header",

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from netgain.serving.api.fields import (
     MAX_DEADLINE_S,
     MAX_LOGPROBS,
+    MAX_PROMPTS,
     MAX_SALT_CHARACTERS,
     MIN_DEADLINE_S,
     Fields,
@@ -106,6 +107,8 @@ def _prompts(value: Any) -> Any:
     if not isinstance(value, list) or not value:
         raise ValueError("give a string, a list of token ids, or a non-empty list of either")
     prompts = [value] if all(_is_id(item) for item in value) else value
+    if len(prompts) > MAX_PROMPTS:
+        raise ValueError(f"{len(prompts)} prompts were sent, at most {MAX_PROMPTS} are taken")
     prompts = [_whole_ids(prompt) if isinstance(prompt, list) else prompt for prompt in prompts]
     for prompt in prompts:
         is_ids = isinstance(prompt, list) and all(_is_id(item) for item in prompt)

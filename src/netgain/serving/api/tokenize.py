@@ -31,7 +31,7 @@ class DetokenizeRequest(Fields):
     """Text of these ids, control tokens included."""
 
     model: str | None = None
-    tokens: list[Annotated[Whole, Field(ge=0)]]
+    tokens: Annotated[list[Annotated[Whole, Field(ge=0)]], Field(fail_fast=True)]
 
 
 class Tokenized(msgspec.Struct, frozen=True):

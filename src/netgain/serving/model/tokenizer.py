@@ -253,7 +253,8 @@ def _build(spec: Mapping[str, Any], where: str) -> Encoder:
 
 def _ids(encoder: Encoder, text: str) -> list[int]:
     try:
-        ids: list[int] = encoder.encode(_whole(text), add_special_tokens=False).ids
+        # unlike `encode`, a batch lets other threads run: a long text takes seconds
+        ids: list[int] = encoder.encode_batch_fast([_whole(text)], add_special_tokens=False)[0].ids
     except BaseException as error:
         raise RequestRejected(f"the model's tokenizer cannot encode this text: {_reason(error)}") from error
     return ids
