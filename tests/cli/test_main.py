@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,3 +131,62 @@ def test_netgain_help_and_version_need_neither_torch_nor_numpy() -> None:
         done = subprocess.run([sys.executable, "-c", program, argument], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert expected in done.stdout
+
+
+def _netgain(*arguments: str | bytes, **streams: Any) -> subprocess.CompletedProcess[bytes]:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+    return subprocess.run([sys.executable, "-m", "netgain.cli.main", *arguments], timeout=60, check=False, **options)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (b"\xff\xfe",),
+        (b"record", b"--upstream", b"http://\xff:1"),
+        (b"record", b"--upstream", b"http://[::1"),
+        (b"record", b"--upstream", b"http://h:1/a b"),
+        (b"record", b"--upstream", b"http://h:1", b"--rotate-mb", b"inf"),
+        (b"record", b"summary", b"/nowhere/\xff"),
+        (b"doctor", b"--url", b"http://\xff:1"),
+        (b"doctor", b"--url", b"http://[::1"),
+        (b"doctor", b"--url", b"http://127.0.0.1:99999"),
+        (b"doctor", b"--url", b"http://user:secret@127.0.0.1:1"),
+        (b"keys", b"new", b"--tenant", b"\xff"),
+        (b"keys", b"ls", b"--file", b"/nowhere/\xff"),
+        (b"decide", b"--workload", b"/nowhere/\xff"),
+    ],
+)
+def test_arguments_that_are_no_text_or_no_url_are_one_line_and_exit_code_2(arguments: tuple[bytes, ...]) -> None:
+    done = _netgain(*arguments)
+    assert (done.returncode, done.stdout) == (2, b""), done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert b"internal error" not in done.stderr
+    assert b"secret" not in done.stderr
+
+
+def test_names_that_are_no_text_can_be_printed(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/log\xff"
+    Path(os.fsdecode(name)).write_text('{"startTime": 1, "endTime": 2}')
+    done = _netgain("record", "import", "--format", "litellm", name, "--output", name + b".out")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"log\\udcff.out" in done.stdout
+
+
+def test_a_disk_without_room_is_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = _netgain("--help", stdout=full)
+    assert (done.returncode, done.stderr) == (1, b"netgain: no space is left on the device; make room\n")
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("doctor", "--wait", "0.1", "--json")])
+def test_a_reader_that_leaves_ends_a_command_in_silence(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = _netgain(*arguments, stdout=closed)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_commands_run_without_any_stream() -> None:
+    code = 'exec >&- 2>&- <&-; exec "$0" -m netgain.cli.main keys ls --file /nowhere'
+    assert subprocess.run(["sh", "-c", code, sys.executable], timeout=60, check=False).returncode == 2

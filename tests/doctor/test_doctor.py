@@ -1,9 +1,12 @@
 """What `netgain doctor` says of a machine that is well, and of one that is not; faults are real ones."""
 
+import contextlib
 import json
 import os
 import resource
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import sysconfig
@@ -212,3 +215,86 @@ def test_a_cache_path_that_is_a_file_is_a_problem(tmp_path: Path, free_port: int
     (tmp_path / "cache").write_text("")
     code, found = _doctor("--port", str(free_port), NETGAIN_CACHE=str(tmp_path / "cache"))
     assert (code, found["folder"]["state"]) == (1, "problem")
+
+
+@contextlib.contextmanager
+def _answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that treats each connection with `answer`; its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_server_that_drips_its_answer_is_not_waited_for() -> None:
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            for _ in range(100):
+                connection.sendall(b"a")
+                time.sleep(0.2)
+
+    with _answering(drip) as url:
+        began_s = time.monotonic()
+        (found,) = network.server(url)
+    assert time.monotonic() - began_s < 5
+    assert (found.state, "not complete" in found.seen) == (State.PROBLEM, True)
+
+
+def test_what_answers_no_http_is_a_problem_and_no_fault_of_the_doctor() -> None:
+    def nonsense(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            connection.recv(4096)
+            connection.sendall(b"HELLO\r\n")
+
+    with _answering(nonsense) as url:
+        (found,) = network.server(url)
+    assert (found.state, "no HTTP" in found.seen) == (State.PROBLEM, True)
+
+
+def test_a_certificate_that_nobody_signed_is_told_with_its_mend(tmp_path: Path) -> None:
+    files = [str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")]
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl")
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-subj",
+        "/CN=localhost",
+    ]
+    subprocess.run([*make, "-keyout", files[0], "-out", files[1]], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files[1], files[0])
+
+    def greet(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(4096)
+
+    with _answering(greet) as url:
+        (found,) = network.server(url.replace("http:", "https:").replace("127.0.0.1", "localhost"))
+    assert found.state is State.PROBLEM
+    assert "SSL_CERT_FILE" in (found.mend or "")
+
+
+def test_names_that_are_no_text_stay_json(free_port: int) -> None:
+    _, found = _doctor("--port", str(free_port), NETGAIN_CACHE=os.fsdecode(b"/tmp/none\xff"))
+    assert found["folder"]["seen"].startswith("/tmp/none\udcff")
+
+
+def test_an_address_of_another_machine_is_mended_by_the_host() -> None:
+    (found,) = network.port("192.0.2.1", 8000)
+    assert found.mend == "netgain serve --host 127.0.0.1"

@@ -1,5 +1,9 @@
 """`netgain doctor`: what on this machine, or in a running server, stands in the way of serving."""
 
+import shutil
+import sys
+import textwrap
+from json import dumps
 from typing import Annotated
 
 import msgspec
@@ -7,6 +11,8 @@ import typer
 
 from netgain.doctor.examine import examine, stops_serving
 from netgain.doctor.finding import State
+
+_INDENT = " " * 30
 
 
 def doctor(
@@ -22,18 +28,31 @@ def doctor(
     findings = examine(host=host, port=port, url=url, wait_s=wait)
     stops = stops_serving(findings)
     if json:
-        print(msgspec.json.encode({"stops_serving": stops, "findings": findings}).decode())
+        print(
+            dumps({"stops_serving": stops, "findings": msgspec.to_builtins(findings)})
+        )  # names of files may be no text
         return int(stops)
     area = None
     for finding in findings:
         if finding.area != area:
             area = finding.area
-            print(f"{area}")
-        print(f"  {finding.state.value:8} {finding.name:18} {finding.seen}")
-        if finding.means is not None:
-            print(f"           {'':18} {finding.means}")
-        if finding.mend is not None:
-            print(f"           {'':18} mend: {finding.mend}")
+            print(area)
+        _show(f"  {finding.state.value:8} {finding.name:18} ", finding.seen)
+        _show(_INDENT, finding.means)
+        _show(f"{_INDENT}mend: ", finding.mend, whole=True)
     counts = {state: sum(finding.state is state for finding in findings) for state in State}
     print(f"\n{counts[State.PROBLEM]} problems, {counts[State.NOTE]} notes, {counts[State.UNKNOWN]} unknown")
     return int(stops)
+
+
+def _show(label: str, text: str | None, whole: bool = False) -> None:
+    """Wrapped to a terminal of at least 60 columns; lines that are to be copied, and what is piped, stay `whole`."""
+    if text is None:
+        return
+    if whole or not sys.stdout or not sys.stdout.isatty():
+        print(f"{label}{text}")
+        return
+    width = max(60, shutil.get_terminal_size().columns)
+    for line in textwrap.wrap(text, width - len(_INDENT), break_on_hyphens=False) or [""]:
+        print(f"{label}{line}")
+        label = _INDENT

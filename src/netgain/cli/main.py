@@ -1,8 +1,10 @@
 """The `netgain` command. Imports only the subcommand that was asked for, so that help is quick and the base install needs
 no torch; every failure becomes one line on stderr and an exit code."""
 
+import errno
 import importlib
 import importlib.metadata
+import io
 import os
 import sys
 import traceback
@@ -48,6 +50,9 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files and models may be no text in the terminal's encoding
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -64,14 +69,22 @@ def run(arguments: Sequence[str], commands: Mapping[str, Command] = COMMANDS) ->
         result = app(
             [*arguments, "--help"] if needs_more else list(arguments), prog_name="netgain", standalone_mode=False
         )
+        if sys.stdout is not None:
+            sys.stdout.flush()  # now, since a fault at exit would be a traceback
         return result if type(result) is int else 0
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # a reader that has seen enough, as in `netgain doctor | head`
+        _drop_output()
+        return 1
     except (Exception, typer.Abort) as error:
         if os.environ.get("NETGAIN_DEBUG") == "1":
             raise
         message, code = _explain(error, name if name in commands else None)
-        print(f"netgain: {message}", file=sys.stderr)
+        if sys.stderr is not None:
+            print(f"netgain: {message}", file=sys.stderr)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _drop_output()
         return code
 
 
@@ -105,6 +118,11 @@ def _not_selected() -> None:
     raise UsageError("the command's name must come first: netgain COMMAND [OPTIONS]")
 
 
+def _drop_output() -> None:
+    """What could not be written is not tried again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _load(command: Command) -> Any:
     module, _, attribute = command.target.partition(":")
     return getattr(importlib.import_module(module), attribute)
@@ -123,6 +141,8 @@ def _explain(error: BaseException, command: str | None) -> tuple[str, int]:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else invocation  # also names a command below a command
         return f"{error.format_message().rstrip('.')} (see {path} --help)", error.exit_code
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space is left on the device{f' for {error.filename}' if error.filename else ''}; make room", 1
     if isinstance(error, typer.Abort):
         return "stopped", INTERRUPTED
     return f"internal error{_where(error)}: {type(error).__name__}: {error} (NETGAIN_DEBUG=1 shows the traceback)", 1

@@ -39,7 +39,7 @@ def main(
     ] = False,
     rotate_mb: Annotated[
         float | None,
-        typer.Option(help="Set the file aside as FILE.1, FILE.2, ... when it has grown to this.", min=0.001),
+        typer.Option(help="Set the file aside as FILE.1, FILE.2, ... when it has grown to this.", min=0.001, max=1e9),
     ] = None,
 ) -> None:
     """Pass requests on unchanged and record arrivals, lengths, shared prefixes and timings, without any text."""

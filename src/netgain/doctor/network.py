@@ -4,7 +4,9 @@ import errno
 import importlib.metadata
 import os
 import socket
+import time
 from collections.abc import Iterator
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -14,9 +16,10 @@ import msgspec
 import psutil
 
 from netgain.doctor.finding import Finding, note, ok, problem, unknown
-from netgain.errors import UsageError
+from netgain.measuring.client.endpoint import base_url
 
 _ANSWER_S = 2.0
+_MOST_BYTES = 1 << 22
 _KEY = "NETGAIN_API_KEY"
 
 
@@ -40,7 +43,8 @@ def port(host: str, number: int) -> Iterator[Finding]:
                 yield problem("network", "port", seen, "a server cannot listen there", mend)
             else:
                 seen = f"{where}: {error.strerror}"
-                yield problem("network", "port", seen, "a server cannot listen there", "netgain serve --port 8000")
+                mend = "netgain serve --port 8000" if error.errno == errno.EACCES else "netgain serve --host 127.0.0.1"
+                yield problem("network", "port", seen, "a server cannot listen there", mend)
             return
     yield ok("network", "port", f"{where} is free")
 
@@ -70,22 +74,28 @@ class _Answer(msgspec.Struct, frozen=True):
 
 def server(url: str) -> Iterator[Finding]:
     """What a running server says of itself. The key in NETGAIN_API_KEY is used where one is asked for."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"the server URL {url!r} cannot be used; write it as http://127.0.0.1:8000")
-    base = url.rstrip("/").removesuffix("/v1")
+    base = base_url(url)
     try:
         health = _get(f"{base}/health")
         models = _get(f"{base}/v1/models")
         bare_models = models if not os.environ.get(_KEY) else _get(f"{base}/v1/models", with_key=False)
     except OSError as error:
-        reason = getattr(error, "reason", error)
-        yield problem("server", "reachable", f"{base}: {reason}", "no client can reach it", "netgain serve")
+        yield _unreachable(base, error)
         return
     yield ok("server", "reachable", base)
     yield from _health(base, health)
-    yield from _keys(parts.hostname, bare_models)
+    yield from _keys(urlsplit(base).hostname or "", bare_models)
     yield from _identity(base, models)
+
+
+def _unreachable(base: str, error: OSError) -> Finding:
+    seen = f"{base}: {error}"
+    if "CERTIFICATE_VERIFY_FAILED" in seen:
+        means = "its certificate is not signed by an authority that this machine trusts, so clients refuse it"
+        return problem("server", "reachable", seen, means, "export SSL_CERT_FILE=/the/certificate/of/its/authority.pem")
+    return problem(
+        "server", "reachable", seen, "no client can reach it", f"check the URL and the server, curl -v {base}/health"
+    )
 
 
 def _health(base: str, health: _Answer) -> Iterator[Finding]:
@@ -144,7 +154,11 @@ def _identity(base: str, models: _Answer) -> Iterator[Finding]:
 
 def _version(base: str) -> Iterator[Finding]:
     here = importlib.metadata.version("netgain")
-    text = _get(f"{base}/metrics").body.decode("utf-8", "replace")
+    try:
+        text = _get(f"{base}/metrics").body.decode("utf-8", "replace")
+    except OSError as error:
+        yield unknown("server", "version", f"its metrics cannot be read: {error}")
+        return
     line = next((line for line in text.splitlines() if line.startswith("netgain_build_info{")), "")
     there = line.partition('version="')[2].partition('"')[0]
     if not there:
@@ -158,13 +172,25 @@ def _version(base: str) -> Iterator[Finding]:
 def _get(url: str, with_key: bool = True) -> _Answer:
     """Raises OSError when there is no HTTP answer in time."""
     key = os.environ.get(_KEY) if with_key else None
-    request = Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    until_s = time.monotonic() + _ANSWER_S
     try:
+        request = Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
         with urlopen(request, timeout=_ANSWER_S) as response:
-            return _Answer(response.status, response.read(1 << 22))
+            return _Answer(response.status, _body(response, until_s))
     except HTTPError as error:
-        return _Answer(error.code, error.read(1 << 20))
+        with error:
+            return _Answer(error.code, _body(error, until_s))
     except URLError as error:
         raise OSError(str(error.reason)) from error
-    except (ValueError, EOFError) as error:
-        raise OSError(str(error)) from error
+    except (HTTPException, ValueError, EOFError) as error:
+        raise OSError(f"it answers no HTTP that can be read ({type(error).__name__})") from error
+
+
+def _body(response: Any, until_s: float) -> bytes:
+    """What comes in time: a server that sends a byte now and then would hold up each read for ever."""
+    data = b""
+    while len(data) < _MOST_BYTES and (piece := response.read1(1 << 16)):
+        data += piece
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"its answer was not complete within {_ANSWER_S:g} s")
+    return data

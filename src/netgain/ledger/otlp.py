@@ -277,8 +277,12 @@ def _incoming(request: TracedRequest) -> "Context":
 
 
 def _exporter(endpoint: str, protocol: Protocol, timeout_s: float) -> "SpanExporter":
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(endpoint)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        usable = False
+    if not usable:
         raise UsageError(f"tracing.endpoint is {endpoint!r}; give a URL such as http://localhost:4318")
     for name in ("opentelemetry.exporter", "opentelemetry.sdk"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # losses are said once and counted by `Tracing`

@@ -23,15 +23,21 @@ class _ModelList(msgspec.Struct, frozen=True):
 
 def base_url(url: str) -> str:
     """`http://host:port` with any path prefix, without the /v1 that the paths add. Raises UsageError."""
-    parts = urlsplit(url.strip())
     try:
+        parts = urlsplit(url.strip())
         usable = (
-            parts.scheme in ("http", "https") and parts.hostname is not None and (parts.port is None or parts.port > 0)
+            parts.scheme in ("http", "https")
+            and parts.hostname is not None
+            and (parts.port is None or parts.port > 0)
+            and url.strip().isprintable()  # also neither lone surrogates nor control characters
+            and " " not in url.strip()
         )
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is no number, a bracket that is not closed
         usable = False
     if not usable:
         raise UsageError(f"the server URL {url!r} cannot be used; write it as http://127.0.0.1:8000")
+    if "@" in parts.netloc:
+        raise UsageError("the server URL holds a password, which would be shown and kept; leave it out")
     path = parts.path.rstrip("/").removesuffix("/v1")
     return f"{parts.scheme}://{parts.netloc}{path}"
 

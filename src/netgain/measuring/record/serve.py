@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -40,8 +39,6 @@ class RecordSettings(msgspec.Struct, frozen=True, kw_only=True):
 def record(settings: RecordSettings, say: Callable[[str], object]) -> None:
     """Record until SIGINT or SIGTERM. Raises UsageError when it cannot begin."""
     upstream = base_url(settings.upstream)
-    if "@" in urlsplit(upstream).netloc:
-        raise UsageError("the upstream's URL holds a password; leave it out, clients send their own credentials")
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
