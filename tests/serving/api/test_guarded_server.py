@@ -242,9 +242,17 @@ def test_a_head_that_is_too_large_is_431(server, key):
         assert b" 431 " in read_all(client).split(b"\r\n")[0]
 
 
-def test_what_is_no_http_gets_400_in_the_same_shape(server):
+@pytest.mark.parametrize("sent", ["handshake", "chunk", "length"])
+def test_what_is_no_http_gets_400_in_the_same_shape(server, key, sent):
+    """vllm-project/vllm#42961."""
     with connect(server) as client:
-        client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        client.sendall(
+            {
+                "handshake": b"\x16\x03\x01 hello\r\n\r\n",
+                "chunk": head(key, "Transfer-Encoding: chunked") + b"2\r\n{}\r\nzz\r\n",
+                "length": head(key, "Content-Length: ten") + b"{}",
+            }[sent]
+        )
         answer = read_all(client)
     assert b" 400 " in answer.split(b"\r\n")[0]
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"

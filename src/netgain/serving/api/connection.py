@@ -131,10 +131,14 @@ class Connection(HttpToolsProtocol):
         """What is no HTTP, or too much of it; said in the same shape as every other failure."""
         if self._header_bytes > self.settings.max_head_bytes:
             self._refuse_head()
-        elif self.cycle is not None and not self.cycle.response_complete:
+        elif any(self._owed(cycle) for cycle in self._cycles):
             self._abort("it sent what is no HTTP in the middle of an answer")
         else:
             self._refuse(ApiError(400, "this is no HTTP/1.1 request", code="invalid_http"))
+
+    def _owed(self, cycle: RequestResponseCycle) -> bool:
+        """Whether an answer is due or under way that another one would be taken for."""
+        return not cycle.response_complete and (cycle.response_started or not cycle.more_body)
 
     def _refuse_head(self) -> None:
         limit = self.settings.max_head_bytes
