@@ -223,6 +223,8 @@ async def test_a_text_cut_off_by_max_tokens_says_length():
         ("json_schema", '{"type": "string", "pattern": "("}', "unclosed group"),
         ("regex", "(", "unclosed group"),
         ("lark", "start: missing", 'unknown name: "missing"'),
+        ("lark", 'start: start "a"', "no text matches it"),
+        ("json_schema", '{"$ref": "#"}', "no text matches it"),
         ("lark", "", ""),
         ("regex", "a" * (MAX_GRAMMAR_CHARACTERS + 1), "limit is 65536"),
     ],

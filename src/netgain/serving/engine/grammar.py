@@ -249,5 +249,8 @@ def _schema(text: str) -> str:
 
 def _reason(matcher: Any) -> str:
     """The library's error without the grammar's own text and without places in our form of it."""
-    lines = re.split(r"\n(?=\s*\d+ \| |<state>|<grammar>)", matcher.get_error())[0]
+    said = matcher.get_error()
+    if said.startswith("NoExtensionBias"):
+        return "no text matches it"
+    lines = re.split(r"\n(?=\s*\d+ \| |<state>|<grammar>)", said)[0]
     return _SPACE_CUT.sub(" ", re.sub(r"^at \d+\(\d+\): ", "", lines)).strip()[:500]
