@@ -101,10 +101,10 @@ CASES = [
     (TEXT, body(prompt="s", logit_bias={str(n): 1 for n in range(4000)}), 400, "1024"),
     (TEXT, body(prompt="s", stop=["x"] * 10_000), 400, "16"),
     (TEXT, body(prompt="s", stop_token_ids=[0] * 10_000), 400, "64"),
-    (TEXT, body(prompt=["s"] * 10_000), 400, "64"),
+    (TEXT, body(prompt=["s"] * 10_000), 400, "at most"),
     (CHAT, body(messages=[{"role": "user"}]), 400, "content"),
     (CHAT, body(messages=[{"role": "tool", "content": "x", "tool_call_id": "1"}]), 400, "tool_call_id"),
-    (CHAT, b'\xef\xbb\xbf{"messages": []}', 400, "not valid JSON"),
+    (CHAT, b'\xef\xbb\xbf{"messages": []}', 400, "messages"),
     ("/tokenize", b"[]", 400, "JSON object"),
     ("/detokenize", b'{"tokens": [1000000000]}', 400, "tokens"),
     *(
