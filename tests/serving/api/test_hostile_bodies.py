@@ -3,6 +3,7 @@
 import gzip
 import json
 import socket
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -81,3 +82,29 @@ def test_no_path_and_no_value_writes_its_own_line_into_the_log(server):
     assert server.send("/health").status == 200
     assert not [line for line in server.lines if line.startswith("forged") or "\x1b" in line or len(line) > 1500]
     assert any("/v1/%0Aforged" in line for line in server.lines)
+
+
+def say(server, *parts: bytes) -> bytes:
+    """Everything that comes back for bytes sent in these parts."""
+    at = urlsplit(server.url)
+    with socket.create_connection((at.hostname, at.port), timeout=10) as client:
+        for part in parts:
+            client.sendall(part)
+            time.sleep(0.05)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+@pytest.mark.parametrize("name", [b"Upgrade", b"upgrade", b"UPGRADE"])
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one(server, protocol, name):
+    """Java's HTTP client sends `Upgrade: h2c` with its first request; the body was lost."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings, close\r\n"
+    head += b"%s: %s\r\nHTTP2-Settings: AAMAAABk\r\nContent-Length: %d\r\n\r\n" % (name, protocol, len(ASKED))
+    assert b'"short answer"' in say(server, head + ASKED)
+    assert b'"short answer"' in say(server, head, ASKED)
+
+
+def test_a_length_of_thousands_of_digits_is_read_or_refused(server):
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %s\r\n\r\n"
+    assert b'"short answer"' in say(server, head % str(len(ASKED)).encode().rjust(4900, b"0") + ASKED)
+    assert say(server, head % (b"9" * 4900)).startswith((b"HTTP/1.1 400", b"HTTP/1.1 413"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 from netgain.serving.api.choice import Choice
-from netgain.serving.api.logprobs import Spelling, text_logprobs
+from netgain.serving.api.logprobs import Spelling, prompt_entries, text_logprobs
 from netgain.serving.api.prepare import Job, Presentation
 from netgain.serving.api.shapes import text_of
 from netgain.serving.api.text_flow import TextFlow
@@ -152,3 +152,24 @@ def test_a_leading_space_stays_only_where_a_text_goes_on(continues: bool, expect
     pieces = Pieces(["<unk>", "▁a", "▁b"], [0.0, -1.0, -2.0], [2, 1, 1], unigram=False, unknown=0, start=None)
     flow = TextFlow(Tokenizer(spec_of(pieces, "test"), "test"), continues=continues)
     assert "".join([*(flow.push(token).text for token in (1, 2)), flow.finish().text]) == expected
+
+
+PIECES = ("one gr", "la ", "answer", b"a", b"\xea", b"\xb0", b"\x80", b"\xed", b"\xf0", b"\xff")
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12))
+@example([b"\xed", "one gr"])
+@example([b"\xed", b"\xb0", "one gr"])
+def test_every_token_that_is_text_stands_at_its_offset(tokenizer, chain_model, pieces):
+    """Also behind a character that was cut off, of which a replacement mark is left; in an answer as in an echoed prompt."""
+    tokens = [chain_model.spelled[piece] for piece in pieces]
+    flow = TextFlow(tokenizer, entries=True)
+    flowed = [flow.push(token, law(0)) for token in tokens]
+    flowed.append(flow.finish())
+    text = "".join(part.text for part in flowed)
+    assert text == tokenizer.decode(tokens)
+    answered = [entry for part in flowed for entry in part.entries]
+    for entries in (answered, prompt_entries(tokens, [law(0)] * len(tokens), tokenizer)):
+        assert [entry.token for entry in entries] == tokens
+        for entry, piece in zip(entries, pieces, strict=True):
+            assert isinstance(piece, bytes) or text[entry.offset :].startswith(piece)

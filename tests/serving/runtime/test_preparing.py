@@ -1,8 +1,10 @@
 """A grammar is compiled beside the step loop: what runs goes on, and aborts and refusals find their request."""
 
 import asyncio
+import time
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("torch")
 pytest.importorskip("llguidance")
@@ -59,4 +61,31 @@ async def test_so_many_compilations_wait_and_no_more():
     assert [(one.request_id, one.overloaded) for one in refused] == [(f"r{MAX_PREPARING}", True)]
     await run(engine, preparing, answers)
     assert len(answers.last) == MAX_PREPARING
+    engine.close()
+
+
+async def test_what_ends_while_others_are_compiled_is_answered_at_once_and_never_compiled():
+    """Else whoever sends hard grammars and leaves would hold up everybody's grammars, and deadlines would be late."""
+    compiler = grammars()
+    engine, answers = make_engine(grammars=compiler), Answers()
+    preparing = Preparing(lambda refused: None, lambda: None)
+    late, gone = (Grammar(kind="regex", text=text) for text in ("late", "gone"))
+    with compiler._compiling:  # as if the one that is being compiled took for ever
+        preparing.submit(engine, request("slow", [1], 3, grammar=WORDS))
+        deadline_s = time.monotonic() + 0.05
+        preparing.submit(engine, replace(request("late", [1], 3, grammar=late), deadline_s=deadline_s))
+        preparing.submit(engine, request("gone", [1], 3, grammar=gone))
+        await asyncio.sleep(0.01)
+        preparing.abort(engine, "gone")
+        answers.take(await engine.step())
+        assert answers.last["gone"].finish_reason == "abort"
+        await asyncio.sleep(0.1)
+        preparing.hand_over(engine)
+        answers.take(await engine.step())
+        assert answers.last["late"].finish_reason == "deadline"
+    await run(engine, preparing, answers)
+    assert answers.last.keys() == {"slow", "late", "gone"}
+    assert compiler.known(WORDS)
+    assert not compiler.known(late)
+    assert not compiler.known(gone)
     engine.close()

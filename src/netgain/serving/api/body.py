@@ -10,6 +10,8 @@ from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Timeline
 from netgain.serving.api.errors import ApiError
 
+_DIGITS = 18  # of a length that is worth reading
+
 
 class Body:
     """The bytes, and since when this process has had them all."""
@@ -35,8 +37,8 @@ async def read_body(
             code="unsupported_encoding",
             headers={"accept-encoding": "identity"},
         )
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit_bytes:
+    announced = request.headers.get("content-length", "").lstrip("0")
+    if announced.isdecimal() and (len(announced) > _DIGITS or int(announced) > limit_bytes):
         raise _too_large(limit_bytes)
     parts: list[bytes] = []
     size = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -12,6 +13,8 @@ from netgain.serving.runtime.config import ServerSettings
 logger = logging.getLogger("netgain.api")
 
 _LINGER_S = 2.0  # after an answer that came before the request was complete, the client may go on sending for this long
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_PASSED_OVER = b"\r\nignored:"  # of the same length
 _PIPELINED = 8  # requests sent ahead of their answers
 
 
@@ -60,6 +63,7 @@ class Connection(HttpToolsProtocol):
             return
         if self._head_bytes is not None:
             self._head_bytes += len(data)
+            data = _without_upgrade(data)
         super().data_received(data)
         if self._head_bytes is not None and self._head_bytes > self.settings.max_head_bytes:
             self._refuse_head()
@@ -196,6 +200,15 @@ class _AnswerSide:
 
     def close(self) -> None:
         self._connection.close_behind(self._cycle)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Nothing is offered to upgrade to, so the request is answered as it is. The parser would take its body for the other
+    protocol's: Java's client asks for HTTP/2 like that with every first POST."""
+    end = data.find(b"\r\n\r\n")
+    head = data if end < 0 else data[:end]
+    found = _UPGRADE.search(head)
+    return data if found is None else b"".join((data[: found.start()], _PASSED_OVER, data[found.end() :]))
 
 
 class _HeadTooLarge(Exception):

@@ -13,7 +13,7 @@ LOWEST = -9999.0  # stands for minus infinity, which JSON cannot say
 
 
 class Entry(NamedTuple):
-    """One token: its law (None: nothing stands before it), and how many characters of the text are certain before it."""
+    """One token: its law (None: nothing stands before it), and the place of the character in which it begins."""
 
     token: int
     law: TokenLogprobs | None
@@ -120,7 +120,7 @@ def prompt_entries(prompt: Sequence[int], laws: Sequence[TokenLogprobs | None], 
     detokenizer = Detokenizer(tokenizer)
     entries, offset = [], 0
     for token, law in zip(prompt, laws, strict=True):
-        entries.append(Entry(token, law, offset))
+        entries.append(Entry(token, law, offset + detokenizer.cut_by(token)))
         offset += len(detokenizer.push((token,)))
     return entries
 

@@ -45,11 +45,12 @@ class TextFlow:
     def push(self, token: int, law: TokenLogprobs | None = None, shown: bool = True) -> Flowed:
         """Add a token; one that is not `shown` adds no text."""
         self._count += 1
+        cut = self._detokenizer.cut_by(token) if shown and self._aligned is not None else 0
         certain = self._detokenizer.push((token,)) if shown else ""
         released = self._stops.feed(certain, self._count >= self._min_tokens)
         if self._aligned is None:
             return Flowed(released.text, (), released.stop)
-        self._aligned.token(token, law, len(certain), self._detokenizer.holds)
+        self._aligned.token(token, law, cut, len(certain), self._detokenizer.holds)
         if released.stop is not None:
             return self._aligned.all(released.text, released.stop)
         return self._aligned.whole_tokens(released.text)
@@ -71,9 +72,9 @@ class _Aligned:
         self._text = ""
         self._waiting: deque[tuple[Entry, int]] = deque()  # with the place where the token's text ends
 
-    def token(self, token: int, law: TokenLogprobs | None, characters: int, holds: bool) -> None:
-        """A token that made `characters` certain; when part of a character is held, it ends behind that one."""
-        entry = Entry(token, law, self._certain)
+    def token(self, token: int, law: TokenLogprobs | None, cut: int, characters: int, holds: int) -> None:
+        """A token that made `characters` certain, of which the first `cut` stand before it; it ends behind what it `holds`."""
+        entry = Entry(token, law, self._certain + cut)
         self._certain += characters
         self._waiting.append((entry, self._certain + holds))
 

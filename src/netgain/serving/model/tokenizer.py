@@ -174,9 +174,17 @@ class Detokenizer:
         return self._decoder.decode(data)
 
     @property
-    def holds(self) -> bool:
-        """Whether the tokens so far end inside a character, which is held back."""
-        return bool(self._decoder.getstate()[0])
+    def holds(self) -> int:
+        """How many characters the bytes are that are held back, if nothing completes them; 0: none are."""
+        held = self._decoder.getstate()[0]
+        return len(held.decode("utf-8", "replace")) if held else 0
+
+    def cut_by(self, token: int) -> int:
+        """How many replacement marks stand before this token: for a character that is held back and cannot go on with it."""
+        held = self._decoder.getstate()[0]
+        first = self._tokenizer.token_bytes(token, token in self._kept)[:1] if held else b""
+        marks = self.holds if first else 0
+        return marks if marks and len((held + first).decode("utf-8", "replace")) > marks else 0
 
     def finish(self) -> str:
         """What was held back at the end: empty, or one replacement mark for a character cut short."""
