@@ -78,7 +78,7 @@ def test_a_second_signal_ends_it_at_once(start_server, chain_model):
         assert server.stop(signal.SIGTERM) == 130
         assert time.monotonic() - started < 2
         engine.wait(2)
-        assert running.exception(5) is not None or "[DONE]" not in running.result().events
+        assert running.exception(5) is not None or b"[DONE]" not in running.result().body
 
 
 @pytest.mark.parametrize("delay_s", [0.3, 1.5])
