@@ -298,3 +298,20 @@ def test_names_that_are_no_text_stay_json(free_port: int) -> None:
 def test_an_address_of_another_machine_is_mended_by_the_host() -> None:
     (found,) = network.port("192.0.2.1", 8000)
     assert found.mend == "netgain serve --host 127.0.0.1"
+
+
+def test_a_user_who_may_start_no_process_is_told_so(free_port: int) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    program = (
+        "import os, resource, hashlib, json, netgain.cli.main as m, netgain.cli.doctor;"
+        "resource.setrlimit(resource.RLIMIT_NPROC, (0, 0)); os.setresgid(54321, 54321, 54321);"
+        "os.setresuid(54321, 54321, 54321);"
+        f"import sys; sys.exit(m.run(['doctor', '--json', '--port', '{free_port}', '--wait', '0.1']))"
+    )
+    environment = os.environ | {"NETGAIN_CACHE": "/tmp/nowhere"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert found["processes"]["state"] == "problem"
+    assert "no process can be started" in found["torch"]["seen"]

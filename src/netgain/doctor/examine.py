@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from netgain.doctor import cache, installed, limits, machine, network
-from netgain.doctor.finding import Check, Finding, State, unknown
+from netgain.doctor.finding import Check, Finding, State, problem, unknown
 from netgain.errors import UsageError
 
 AREAS = ("software", "machine", "limits", "cache", "network", "server")
@@ -38,8 +38,12 @@ def examine(
     else:
         checks.append(("server", "server", partial(network.server, url)))
     checks.append(("software", "torch", torch.read))
-    with ThreadPoolExecutor(len(checks)) as pool:
-        found = [finding for findings in pool.map(_run, checks) for finding in findings]
+    try:
+        with ThreadPoolExecutor(len(checks)) as pool:
+            done = list(pool.map(_run, checks))
+    except RuntimeError:  # no thread can be started, which one of the checks will tell
+        done = [_run(check) for check in checks]
+    found = [finding for findings in done for finding in findings]
     return tuple(sorted(found, key=lambda finding: AREAS.index(finding.area)))
 
 
@@ -51,7 +55,9 @@ def _run(check: tuple[str, str, Check]) -> list[Finding]:
     area, name, look = check
     try:
         return list(look())
-    except UsageError:
-        raise
+    except UsageError as error:
+        if area == "server":  # its URL is what was asked with
+            raise
+        return [problem(area, name, str(error), "a server could not start", "export NETGAIN_CACHE=/a/folder/of/yours")]
     except Exception as error:
         return [unknown(area, name, f"could not be found out: {type(error).__name__}: {error}")]

@@ -70,16 +70,25 @@ class TorchProbe:
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
         self._process: subprocess.Popen[str] | None = None
+        self._failed: OSError | None = None
         if _version("torch") is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROBE],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _PROBE],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                )
+            except OSError as error:
+                self._failed = error
 
     def read(self) -> Iterator[Finding]:
+        if self._failed is not None:
+            seen = f"no process can be started to ask it: {self._failed.strerror}"
+            yield problem("software", "torch", seen, "a server needs a process of its own, too", "ulimit -u 4096")
+            return
         if self._process is None:
             yield problem(
                 "software", "torch", "not installed", "no model can be computed", "pip install 'netgain[serve]'"

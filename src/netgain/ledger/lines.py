@@ -1,6 +1,8 @@
 """Lines appended to a file so that neither a crash nor a full disk damages more than the line that was being written."""
 
+import fcntl
 import os
+import stat
 from pathlib import Path
 
 from netgain.errors import UsageError
@@ -28,6 +30,18 @@ class LineWriter:
             raise OSError(f"only a part of a line of {self._holds} could be written")
         self._torn = False
         return len(data)
+
+    def claim(self) -> bool:
+        """Whether no other process has claimed the file; what is no plain file can be written by many."""
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            return True
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # a file system without locks
+        return True
 
     @property
     def size_bytes(self) -> int:

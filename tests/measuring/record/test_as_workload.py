@@ -145,3 +145,29 @@ def test_arrivals_that_are_not_known_or_not_possible_are_refused(made: Make) -> 
         Recorded((0.0,), speed=0.0)
     with pytest.raises(UsageError, match="2 requests"):
         Recorded((0.0,)).offsets_s(2)
+
+
+def test_absurd_lengths_are_left_out_and_not_made_up(made: Make) -> None:
+    path = made(
+        _entry(0, prompt_size=99_999_999_999),
+        _entry(1, prompt_size=40, output_tokens=99_999_999_999),
+        _entry(2, prompt_size=40),
+    )
+    workload = load_traffic(path)
+    assert len(workload.items) == 1
+    assert "with prompts longer than" in " ".join(workload.notes)
+    assert "with answers of more than" in " ".join(workload.notes)
+
+
+def test_requests_of_the_responses_and_messages_apis_are_asked_as_chats(made: Make) -> None:
+    said = {"input": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}
+    path = made(
+        _entry(0, endpoint="/v1/responses", request={"input": "hi"}),
+        _entry(1, endpoint="/v1/responses", request=said),
+        _entry(2, endpoint="/v1/messages", request={"messages": [{"role": "user", "content": "y"}]}),
+        _entry(3, endpoint="/v1/messages", request={"system": "s", "messages": [{"role": "user", "content": "y"}]}),
+        with_text=True,
+    )
+    workload = load_traffic(path)
+    assert [item.messages[0].content for item in workload.items if item.messages] == ["hi", "x", "y"]
+    assert any("1 recorded requests: with instructions" in note for note in workload.notes)

@@ -1,5 +1,6 @@
 """Logs of vLLM, LiteLLM and OpenTelemetry, and public traces, as recordings; what does not fit is counted and said."""
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -316,3 +317,22 @@ def test_the_mooncake_trace_has_its_published_hit_rate(shared_data: Path, tmp_pa
     found = summarise(read_recording(tmp_path / "out"))
     assert found.reuse[-1].hit_rate == pytest.approx(0.366, abs=0.005)
     assert found.prompt_tokens is not None
+
+
+def test_packed_logs_are_read_as_they_are(tmp_path: Path) -> None:
+    data = gzip.compress(VLLM_WHOLE.encode())
+    (tmp_path / "log.gz").write_bytes(data)
+    assert import_logs([tmp_path / "log.gz"], "vllm", tmp_path / "out").requests == 1
+    (tmp_path / "cut.gz").write_bytes(data[:-20])
+    with pytest.raises(UsageError, match="packed and damaged"):
+        import_logs([tmp_path / "cut.gz"], "vllm", tmp_path / "out2")
+
+
+def test_lengths_below_nothing_are_no_rows(imported: Run) -> None:
+    good = '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []}\n'
+    done, _ = imported("mooncake", good + good.replace('"output_length": 1', '"output_length": -1'))
+    assert done.requests == 1
+    done, _ = imported(
+        "azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,3,4\n2023-11-16 18:15:46,-3,4\n"
+    )
+    assert done.requests == 1

@@ -1,5 +1,6 @@
 """What is written can be read, shows what is shared and nothing else, and survives disks and crashes."""
 
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,7 @@ def test_rotated_parts_are_one_recording(tmp_path: Path) -> None:
 def test_a_recording_appended_after_a_crash_stays_readable(tmp_path: Path) -> None:
     first = Journal(tmp_path / "r", "proxy")
     first.write(_entry(0, blocks=(7,)))
+    first.close()
     with (tmp_path / "r").open("ab") as file:
         file.write(b'{"kind":"request","id":"to')
     second = Journal(tmp_path / "r", "proxy")
@@ -194,3 +196,35 @@ def test_usage_is_only_asked_of_streams_that_do_not_ask() -> None:
     for body in (b'{"stream":true,"stream_options":{"include_usage":true}}', b'{"stream":false}', b"{", b"[]"):
         assert with_usage(path, body) is None
     assert with_usage("/v1/embeddings", b'{"stream":true}') is None
+
+
+def test_two_recorders_do_not_mix_in_one_file(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "r", "proxy")
+    with pytest.raises(UsageError, match="another recorder"):
+        Journal(tmp_path / "r", "proxy")
+    first.close()
+    Journal(tmp_path / "r", "proxy").close()
+    assert sum(isinstance(line, Recording) for line in read_recording(tmp_path / "r")) == 2
+
+
+def test_a_newer_schema_is_told_whatever_else_it_changed(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text('{"kind":"recording","schema":99,"recording":{"id":[1]},"block_size":"2 KiB"}\n')
+    with pytest.raises(UsageError, match="schema 99"):
+        list(read_recording(tmp_path / "r"))
+
+
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UsageError, match="no plain file"):
+            list(read_recording(path))
+
+
+def test_numbers_that_cannot_be_make_a_line_unreadable(tmp_path: Path) -> None:
+    Journal(tmp_path / "r", "proxy").close()
+    with (tmp_path / "r").open("a") as file:
+        file.write(
+            '{"kind":"request","id":"a","output_tokens":-5}\n{"kind":"request","id":"a","arrived_unix_s":1e400}\n'
+        )
+        file.write("[" * 100_000 + "\n")
+    assert sum(isinstance(line, Unreadable) for line in read_recording(tmp_path / "r")) == 3

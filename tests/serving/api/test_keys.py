@@ -1,5 +1,6 @@
 """The file of API keys: what is in it, who may read it, and how it changes."""
 
+import os
 import stat
 from concurrent.futures import ProcessPoolExecutor
 
@@ -7,7 +8,7 @@ import pytest
 
 from netgain.cli.main import run
 from netgain.errors import UsageError
-from netgain.serving.api.keys import KeyLimits, new_key, read_keys, revoke_key, split_key
+from netgain.serving.api.keys import KeyLimits, default_file, new_key, read_keys, revoke_key, split_key
 
 
 def test_a_key_is_stored_as_a_salted_hash_in_a_file_for_its_owner_alone(tmp_path):
@@ -104,3 +105,18 @@ def test_what_a_command_cannot_do_is_one_line(tmp_path, capsys, arguments, names
     error = capsys.readouterr().err
     assert names in error
     assert len(error.splitlines()) == 1
+
+
+def test_a_pipe_or_a_loop_of_links_is_no_key_file_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, said in (("pipe", "no plain file"), ("loop", "Too many levels")):
+        with pytest.raises(UsageError, match=said):
+            read_keys(tmp_path / name)
+    with pytest.raises(UsageError, match="no plain file"):
+        new_key(tmp_path / "pipe", "acme", KeyLimits())
+
+
+def test_without_a_home_the_file_has_to_be_named():
+    with pytest.raises(UsageError, match="--file"):
+        default_file({"XDG_CONFIG_HOME": "~nobody-of-this-name/x"})

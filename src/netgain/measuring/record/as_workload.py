@@ -11,12 +11,15 @@ from netgain.errors import UsageError
 from netgain.measuring.record.answers import MESSAGES, RESPONSES
 from netgain.measuring.record.entry import Entry, Recording
 from netgain.measuring.record.journal import is_recording, read_recording
+from netgain.measuring.record.observation import KEPT_REQUEST_BYTES
 from netgain.measuring.record.synthetic import synthetic_prompt
 from netgain.measuring.workload.arrivals import Recorded
 from netgain.measuring.workload.item import Item, Message, Workload
 from netgain.measuring.workload.load import load_workload
 
 MOST_ITEMS = 256
+LONGEST_PROMPT = KEPT_REQUEST_BYTES
+LONGEST_ANSWER = 1 << 20  # tokens
 
 _CHAT = ("/chat/completions", RESPONSES, MESSAGES)
 _COMPLETION = "/completions"
@@ -113,6 +116,8 @@ def _item(entry: Entry, recording: Recording, name: str) -> Item | str:
     limit = length if not recording.with_text else entry.asked.max_tokens or length
     if limit is None or limit < 1:
         return "whose output length is not known"
+    if limit > LONGEST_ANSWER:
+        return f"with answers of more than {LONGEST_ANSWER:,} tokens"
     asked: dict[str, Any] = {
         "id": name,
         "category": f"recorded {kind}",
@@ -126,6 +131,8 @@ def _item(entry: Entry, recording: Recording, name: str) -> Item | str:
         if isinstance(prompt, str):
             return prompt
         return Item(**asked, **prompt)
+    if max(entry.prompt_size or 0, entry.prompt_tokens or 0) > LONGEST_PROMPT:
+        return f"with prompts longer than {LONGEST_PROMPT:,}"
     text = synthetic_prompt(entry, recording)
     if text is None:
         return "whose prompt length is not known"
@@ -206,6 +213,8 @@ def _within(temperature: float | None) -> float:
 
 def _holds_recording(path: Path) -> bool:
     try:
+        if not path.expanduser().is_file():  # a pipe can be read once only
+            return False
         with path.expanduser().open("rb") as file:
             return is_recording(file.readline(1 << 20))
     except (OSError, RuntimeError, ValueError):

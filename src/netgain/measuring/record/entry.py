@@ -4,7 +4,7 @@ Every field that is not known is null. The same lines hold what the proxy saw, w
 and public traces.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -12,6 +12,9 @@ SCHEMA = 1
 
 Unit = Literal["bytes", "tokens"]
 Source = Literal["proxy", "vllm", "litellm", "otel", "mooncake", "azure", "burstgpt"]
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True, tag="recording", tag_field="kind", omit_defaults=True):
@@ -27,7 +30,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, tag="recording", tag_
     created_unix_s: float
     netgain: str
     block_unit: Unit | None = None
-    block_size: int | None = None
+    block_size: Annotated[int, msgspec.Meta(gt=0)] | None = None
     upstream: str | None = None
     with_text: bool = False
     part: int = 0
@@ -67,12 +70,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, tag="request", tag_field=
     endpoint: str | None = None
     model: str | None = None
     asked: Asked = Asked()
-    prompts: int | None = None
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int | None = None
+    prompts: Count | None = None
+    prompt_tokens: Count | None = None
+    cached_tokens: Count | None = None
+    output_tokens: Count | None = None
     tokens_source: str | None = None
-    prompt_size: int | None = None
+    prompt_size: Count | None = None
     blocks: tuple[int, ...] | None = None
     status: int | None = None
     finish_reasons: tuple[str, ...] | None = None
@@ -81,9 +84,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, tag="request", tag_field=
     first_chunk_after_s: float | None = None
     first_token_after_s: float | None = None
     ended_after_s: float | None = None
-    chunks: int | None = None
+    chunks: Count | None = None
     chunk_gap_s: tuple[float, float, float] | None = None
-    answer_bytes: int | None = None
+    answer_bytes: Count | None = None
     copied: float | None = None
     session: str | None = None
     tenant: str | None = None

@@ -11,6 +11,7 @@ from netgain.measuring.record.hashing import Hasher
 from netgain.measuring.record.source import Skipped, SourceFile
 
 _REQUEST = ("gen_ai.request.model", "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "gen_ai.request.id")
+_LARGEST = 2**53  # beyond, and for NaN, a number means nothing here
 _ENDPOINTS = {"chat": "/v1/chat/completions", "text_completion": "/v1/completions", "embeddings": "/v1/embeddings"}
 
 
@@ -81,9 +82,9 @@ def _entry(span: dict[str, Any], said: dict[str, Any], hasher: Hasher) -> Entry:
             n=_whole(_first(said, "gen_ai.request.choice.count", "gen_ai.request.n")),
             stream=value if isinstance(value := said.get("gen_ai.request.stream"), bool) else None,
         ),
-        prompt_tokens=_whole(prompt),
-        cached_tokens=_whole(said.get("gen_ai.usage.cache_read.input_tokens")),
-        output_tokens=_whole(output),
+        prompt_tokens=_count(prompt),
+        cached_tokens=_count(said.get("gen_ai.usage.cache_read.input_tokens")),
+        output_tokens=_count(output),
         tokens_source="attributes of the span" if prompt is not None or output is not None else None,
         finish_reasons=tuple(map(str, reasons)) if isinstance(reasons, list) and reasons else None,
         error=str(said.get("error.type") or "the span has an error status") if failed else None,
@@ -132,11 +133,16 @@ def _first(said: dict[str, Any], *names: str) -> Any:
 
 
 def _whole(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return int(found) if (found := _real(value)) is not None else None
+
+
+def _count(value: object) -> int | None:
+    return whole if (whole := _whole(value)) is not None and whole >= 0 else None
 
 
 def _real(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+    return float(value) if good else None  # type: ignore[arg-type]
 
 
 def _text(value: object) -> str | None:

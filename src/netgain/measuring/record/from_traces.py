@@ -1,20 +1,21 @@
 """Public traces of production traffic: Mooncake (with prefix hashes), Azure and BurstGPT (lengths only)."""
 
 import csv
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
 
-from netgain.measuring.record.entry import Entry
+from netgain.measuring.record.entry import Count, Entry
 from netgain.measuring.record.hashing import Hasher
 from netgain.measuring.record.source import Skipped, SourceFile
 
 
 class _MooncakeRow(msgspec.Struct):
     timestamp: float
-    input_length: int
-    output_length: int
+    input_length: Count
+    output_length: Count
     hash_ids: list[int]
 
 
@@ -65,12 +66,16 @@ def read_burstgpt(source: SourceFile, hasher: Hasher) -> Iterator[Entry | Skippe
 
 
 def _lengths(name: str, at_s: float, prompt: str, output: str) -> Entry:
+    """Raises ValueError."""
+    counts = int(prompt), int(output)
+    if min(counts) < 0 or not math.isfinite(at_s):
+        raise ValueError(f"a length or time that cannot be: {counts}, {at_s}")
     return Entry(
         id=name,
         arrived_unix_s=at_s,
         prompts=1,
-        prompt_tokens=int(prompt),
-        output_tokens=int(output),
+        prompt_tokens=counts[0],
+        output_tokens=counts[1],
         tokens_source="the trace",
     )
 

@@ -56,6 +56,9 @@ class Journal:
         if with_text and path.exists():
             path.chmod(0o600)  # a file that others could read must not get texts
         self._lines = self._open()
+        if not self._lines.claim():
+            self._lines.close()
+            raise UsageError(f"another recorder is writing to {path}; name another file")
         try:
             self._lines.write(self._encoder.encode(self._head))
         except OSError as error:
@@ -100,6 +103,7 @@ class Journal:
         try:
             self._path.rename(self._path.with_name(f"{self._path.name}.{number}"))
             following = self._open()
+            following.claim()
             following.write(self._encoder.encode(head))
         except (OSError, UsageError) as error:
             self._rotate_bytes = None
@@ -125,17 +129,19 @@ def read_recording(path: Path) -> Iterator[Line | Unreadable]:
     first = True
     for part in (*parts, path):
         try:
+            if part.exists() and not (part.is_file() or part.is_dir()):
+                raise UsageError(f"{part} is no plain file, so it is no recording")
             with part.open("rb") as file:
                 for number, line in enumerate(file, start=1):
                     if not line.strip():
                         continue
                     try:
                         found: Line | Unreadable = decoder.decode(line)
-                    except (msgspec.MsgspecError, UnicodeDecodeError):
+                    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                         found = Unreadable(number)
-                    if isinstance(found, Recording) and found.schema > SCHEMA:
+                    if not isinstance(found, Entry) and (schema := _schema(line)) is not None and schema > SCHEMA:
                         raise UsageError(
-                            f"{part} is a recording of schema {found.schema}, this netgain reads up to {SCHEMA}: "
+                            f"{part} is a recording of schema {schema}, this netgain reads up to {SCHEMA}: "
                             "read it with the netgain that wrote it"
                         )
                     if first and not isinstance(found, Recording):
@@ -149,11 +155,18 @@ def read_recording(path: Path) -> Iterator[Line | Unreadable]:
 
 
 def is_recording(data: bytes) -> bool:
-    """Whether a file that begins with `data` is one."""
+    """Whether a file that begins with `data` is one, of whatever schema."""
+    return _schema(data.split(b"\n", 1)[0]) is not None
+
+
+def _schema(line: bytes) -> int | None:
+    """Of a recording's first line, which later schemas may have changed in all else."""
     try:
-        return isinstance(msgspec.json.decode(data.split(b"\n", 1)[0], type=Line), Recording)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return False
+        found = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    schema = found.get("schema") if isinstance(found, dict) and found.get("kind") == "recording" else None
+    return schema if type(schema) is int else None
 
 
 def _set_aside(path: Path) -> list[tuple[int, Path]]:

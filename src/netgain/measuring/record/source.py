@@ -1,5 +1,8 @@
 """A log file to be imported: its lines, and why some of them are no requests."""
 
+import gzip
+import io
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,15 +24,21 @@ class SourceFile:
         self.path = path
 
     def lines(self) -> Iterator[str]:
-        """Lines without their ends, blank ones included."""
+        """Lines without their ends, blank ones included; a packed file (gzip) is unpacked."""
         try:
-            with self.path.open(encoding="utf-8", errors="replace") as file:
-                for line in file:
+            with self.path.open("rb") as file, _unpacked(file) as plain:
+                for line in io.TextIOWrapper(plain, encoding="utf-8", errors="replace"):
                     yield line.rstrip("\r\n")
+        except (EOFError, zlib.error) as error:
+            raise UsageError(f"cannot read {self.path}: it is packed and damaged ({error}); unpack it first") from error
         except OSError as error:
-            raise UsageError(f"cannot read {self.path}: {error.strerror}; check the path") from error
+            raise UsageError(f"cannot read {self.path}: {error.strerror or error}; check the path") from error
 
     @property
     def changed_s(self) -> float:
         """When the file was last written, for logs that leave out the year."""
         return self.path.stat().st_mtime
+
+
+def _unpacked(file: io.BufferedReader) -> io.BufferedReader | gzip.GzipFile:
+    return gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file

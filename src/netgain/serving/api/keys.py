@@ -61,8 +61,13 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def default_file(environment: Mapping[str, str] = os.environ) -> Path:
-    """$XDG_CONFIG_HOME/netgain/keys.json, else ~/.config/netgain/keys.json."""
-    return Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "netgain" / "keys.json"
+    """$XDG_CONFIG_HOME/netgain/keys.json, else ~/.config/netgain/keys.json. Raises UsageError where there is no home."""
+    try:
+        return Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "netgain" / "keys.json"
+    except RuntimeError as error:
+        raise UsageError(
+            "this user has no home folder; name the key file with --file, or set XDG_CONFIG_HOME"
+        ) from error
 
 
 def split_key(key: str) -> tuple[str, str] | None:
@@ -75,9 +80,10 @@ def split_key(key: str) -> tuple[str, str] | None:
 def read_keys(path: Path) -> tuple[KeyEntry, ...]:
     """All keys of a file, revoked ones too. Raises UsageError: missing, open to others, damaged."""
     try:
-        with path.open("rb") as file:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not be waited for
+        with os.fdopen(descriptor, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            data = file.read(_MAX_FILE_BYTES + 1)
+            data = file.read(_MAX_FILE_BYTES + 1) if stat.S_ISREG(mode) else b""
     except OSError as error:
         raise UsageError(
             f"cannot read the key file {path}: {error.strerror}; `netgain keys new --tenant NAME --file {path}` makes one"
@@ -156,7 +162,7 @@ def _scrypt(secret: str, salt: bytes) -> bytes:
 
 def _write(path: Path, keys: tuple[KeyEntry, ...]) -> None:
     """Replace the file at once: a reader sees the old keys or the new ones."""
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
     data = msgspec.json.format(msgspec.json.encode(_File(version=1, keys=keys)), indent=2) + b"\n"
     try:
         descriptor, part = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)  # made with mode 0600
@@ -176,8 +182,9 @@ def _write(path: Path, keys: tuple[KeyEntry, ...]) -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Two commands that change the same file do so one after the other."""
-    folder = path.resolve().parent
+    folder = path.parent
     try:
+        folder = Path(os.path.realpath(path)).parent  # of a loop of links, which opening it will refuse, itself
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:

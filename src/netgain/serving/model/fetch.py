@@ -38,7 +38,10 @@ def cache_folder() -> Path:
             return Path(chosen).expanduser()
         except RuntimeError as error:
             raise UsageError(f"NETGAIN_CACHE is {chosen!r}: {error} Give a folder of yours") from error
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netgain"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netgain"
+    except RuntimeError as error:
+        raise UsageError("this user has no home folder; set NETGAIN_CACHE to a folder of yours") from error
 
 
 def default_model_path() -> Path:

@@ -48,9 +48,12 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """$NETGAIN_CACHE/kernels, else $XDG_CACHE_HOME/netgain/kernels, else ~/.cache/netgain/kernels."""
-    if root := environment.get("NETGAIN_CACHE"):
-        return Path(root).expanduser() / "kernels"
-    return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "netgain" / "kernels"
+    try:
+        if root := environment.get("NETGAIN_CACHE"):
+            return Path(root).expanduser() / "kernels"
+        return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "netgain" / "kernels"
+    except RuntimeError as error:
+        raise Unavailable("this user has no home folder for compiled kernels: set NETGAIN_CACHE to one") from error
 
 
 def library_path(compiler: list[str], directory: Path) -> Path:
