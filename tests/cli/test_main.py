@@ -96,7 +96,9 @@ def test_a_group_runs_its_subcommand() -> None:
 def test_a_missing_extra_is_named_with_its_command() -> None:
     code, _, err = _run("torchy")
     assert code == 1
-    assert err == "netgain: 'netgain torchy' needs torch, which the base install lacks: pip install 'netgain[serve]'\n"
+    assert err == (
+        "netgain: 'netgain torchy' needs torch, which the base install lacks: pip install '.[serve]' in netgain's checkout\n"
+    )
 
 
 def test_interrupt_ends_with_130() -> None:

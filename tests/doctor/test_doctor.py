@@ -117,7 +117,7 @@ def test_without_torch_it_runs_and_says_so(tmp_path: Path, free_port: int) -> No
     code, found = _doctor("--port", str(free_port), flags=("-S",), PYTHONPATH=paths)
     assert code == 1
     assert found["torch"]["seen"] == "not installed"
-    assert "netgain[serve]" in found["torch"]["mend"]
+    assert "pip install '.[serve]'" in found["torch"]["mend"]
     assert "not installed: torch" in found["serve"]["seen"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs netgain[otel]")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra otel")
 
 from hypothesis import given
 from hypothesis import strategies as st

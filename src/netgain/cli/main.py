@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from netgain.errors import NetgainError, Unavailable, UsageError
+from netgain.errors import NetgainError, Unavailable, UsageError, install_command
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Command] = {
     "model": Command("netgain.cli.model:app", "Fetch, inspect or convert a model."),
 }
 
-# What `pip install netgain[serve]` adds to the base install, by import name.
+# What the extra `serve` adds to the base install, by import name.
 SERVE_EXTRA = frozenset(
     {"fastapi", "gguf", "httptools", "llguidance", "safetensors", "starlette", "tokenizers", "torch", "uvicorn"}
 )
@@ -132,9 +132,7 @@ def _explain(error: BaseException, command: str | None) -> tuple[str, int]:
     """What to print for `error` of `command` (None: no known one was named), and the exit code."""
     invocation = f"netgain {command}" if command else "netgain"
     if isinstance(error, ModuleNotFoundError) and (missing := (error.name or "").partition(".")[0]) in SERVE_EXTRA:
-        error = Unavailable(
-            f"'{invocation}' needs {missing}, which the base install lacks: pip install 'netgain[serve]'"
-        )
+        error = Unavailable(f"'{invocation}' needs {missing}, which the base install lacks: {install_command('serve')}")
     if isinstance(error, NetgainError):
         return str(error), error.exit_code
     if isinstance(error, typer.TyperException):

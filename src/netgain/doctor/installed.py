@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from packaging.requirements import Requirement
 
 from netgain.doctor.finding import Finding, note, ok, problem, unknown
+from netgain.errors import install_command
 
 EXTRAS = ("serve", "otel")
 PEERS = ("vllm", "sglang", "llama-cpp-python")
@@ -43,9 +44,9 @@ def extras() -> Iterator[Finding]:
             if (version := have[line.name]) is not None and not line.specifier.contains(version, prereleases=True)
         ]
         versions = ", ".join(f"{name} {version}" for name, version in have.items() if version is not None)
-        install = f"pip install 'netgain[{extra}]'"
+        install = install_command(extra)
         if not needed:
-            yield unknown("software", extra, "the installed netgain does not know this extra", "pip install -U netgain")
+            yield unknown("software", extra, "the installed netgain does not know this extra", install_command(extra))
         elif missing and extra == "serve":
             seen = f"not installed: {', '.join(missing)}"
             yield problem("software", extra, seen, "this install measures and judges, but cannot serve", install)
@@ -90,9 +91,7 @@ class TorchProbe:
             yield problem("software", "torch", seen, "a server needs a process of its own, too", "ulimit -u 4096")
             return
         if self._process is None:
-            yield problem(
-                "software", "torch", "not installed", "no model can be computed", "pip install 'netgain[serve]'"
-            )
+            yield problem("software", "torch", "not installed", "no model can be computed", install_command("serve"))
             return
         try:
             out, err = self._process.communicate(timeout=self._wait_s)
@@ -105,7 +104,7 @@ class TorchProbe:
             self._process.wait()
         if self._process.returncode:
             last = next((line for line in reversed(err.splitlines()) if line.strip()), "no message")
-            again = "pip install --force-reinstall 'netgain[serve]'"
+            again = f"pip uninstall -y torch, then {install_command('serve')}"
             yield problem("software", "torch", f"cannot be imported: {last}", "no model can be computed", again)
             return
         found = json.loads(out.splitlines()[-1])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from netgain.errors import UsageError
+from netgain.errors import UsageError, install_command
 from netgain.ledger.records import HandoffKind
 from netgain.ledger.runs import Run, runs
 from netgain.ledger.stage import Stage
@@ -300,4 +300,4 @@ def _exporter(endpoint: str, protocol: Protocol, timeout_s: float) -> "SpanExpor
 
 
 def _missing(error: ModuleNotFoundError) -> UsageError:
-    return UsageError(f"tracing.endpoint is set, but {error.name} is not installed: pip install 'netgain[otel]'")
+    return UsageError(f"tracing.endpoint is set, but {error.name} is not installed: {install_command('otel')}")

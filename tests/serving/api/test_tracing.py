@@ -8,7 +8,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs netgain[otel]")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra otel")
 
 from tests.ledger.otlp_receiver import Receiver, attributes_of
 from tests.serving.api.conftest import Server
