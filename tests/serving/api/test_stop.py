@@ -1,5 +1,7 @@
 """Stop strings do not depend on how the text is cut, and hold back no more than they must."""
 
+import time
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -47,3 +49,14 @@ def test_only_what_may_begin_a_stop_is_held_back():
 
 def test_without_stops_nothing_is_held_back():
     assert StopMatcher([]).feed("abc").text == "abc"
+
+
+def test_long_stop_strings_that_nearly_match_cost_little():
+    """Whoever sends sixteen of them would slow down everybody's streams."""
+    stops = [letter + "a" * 1023 for letter in "bcdefghijklmnop"] + ["a" * 1023 + "z"]
+    matcher = StopMatcher(stops)
+    matcher.feed("a" * 1022)
+    began = time.process_time()
+    for _ in range(200):
+        assert len(matcher.feed("a").text) <= 1
+    assert time.process_time() - began < 0.2

@@ -16,7 +16,7 @@ class StopMatcher:
     counts, and of several complete at the same character the longest. With `include`, the answer keeps the stop string."""
 
     def __init__(self, stops: Sequence[str], include: bool = False) -> None:
-        self._stops = tuple(stops)
+        self._stops = tuple(_Stop(stop) for stop in stops)
         self._include = include
         self._held = ""
 
@@ -25,13 +25,15 @@ class StopMatcher:
         A match that this text completes while not `armed` is none."""
         if not self._stops:
             return Released(piece, None)
+        # the one that is complete first, and of several the longest
+        found = [(end, -len(stop.text), stop.text) for stop in self._stops if (end := stop.feed(piece)) is not None]
         text = self._held + piece
-        match = self._first_match(text, len(self._held)) if armed else None
-        if match is not None:
-            begin, stop = match
+        if found and armed:
+            end, _, match = min(found)
+            end += len(self._held)
             self._held = ""
-            return Released(text[: begin + len(stop)] if self._include else text[:begin], stop)
-        hold = self._possible_start(text)
+            return Released(text[:end] if self._include else text[: end - len(match)], match)
+        hold = max(stop.reached for stop in self._stops)
         self._held = text[len(text) - hold :]
         return Released(text[: len(text) - hold], None)
 
@@ -40,21 +42,37 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, text: str, seen: int) -> tuple[int, str] | None:
-        """Where the stop string that is complete first, behind the `seen` characters, begins; and that string."""
-        found = [
-            (at + len(stop), at, stop)
-            for stop in self._stops
-            if (at := text.find(stop, max(0, seen - len(stop) + 1))) >= 0
-        ]
-        return min(found)[1:] if found else None
 
-    def _possible_start(self, text: str) -> int:
-        """The length of the longest end of `text` that begins a stop string."""
-        longest = 0
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+class _Stop:
+    """One stop string, and how many of its first characters the text so far ends with: `reached`, less than all. Found by
+    Knuth, Morris and Pratt's method, whose cost per character does not depend on the lengths."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.reached = 0
+        self._borders = [0, 0]  # by length of a beginning: the longest shorter one that it ends with
+
+    def feed(self, piece: str) -> int | None:
+        """How much of `piece` there was when the stop string was complete for the first time; None: it is not."""
+        text, reached, complete = self.text, self.reached, None
+        if not reached and text[0] not in piece:
+            return None
+        for count, letter in enumerate(piece, start=1):
+            while reached and text[reached] != letter:
+                reached = self._border(reached)
+            if text[reached] == letter:
+                reached += 1
+            if reached == len(text):
+                complete = complete or count
+                reached = self._border(reached)
+        self.reached = reached
+        return complete
+
+    def _border(self, length: int) -> int:
+        text, borders = self.text, self._borders
+        while len(borders) <= length:
+            letter, border = text[len(borders) - 1], borders[-1]
+            while border and text[border] != letter:
+                border = borders[border]
+            borders.append(border + (text[border] == letter))
+        return borders[length]
