@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,20 @@ def test_a_reader_that_leaves_ends_a_command_in_silence(arguments: tuple[str, ..
 def test_commands_run_without_any_stream() -> None:
     code = 'exec >&- 2>&- <&-; exec "$0" -m netgain.cli.main keys ls --file /nowhere'
     assert subprocess.run(["sh", "-c", code, sys.executable], timeout=60, check=False).returncode == 2
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.2, 0.4])
+def test_an_interrupt_while_the_command_is_imported_is_quiet(after_s: float) -> None:
+    code = "print('began', flush=True); from netgain.cli.start import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}", "doctor", "--wait", "30"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"began\n"
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=40)
+    assert process.returncode in (-signal.SIGINT, 130)
+    assert err == b""
