@@ -62,7 +62,7 @@ def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
     print(
         f"{info['model']}: {info['dtype']} weights, kernels {info['kernels']}{note}, {info['device']}, "
         f"{info['threads']} threads\n"
-        + (f"note: {info['model_note']}\n" if info["model_note"] else "")
+        + "".join(f"note: {info[name]}\n" for name in ("model_note", "settings_note") if info[name])
         + f"KV cache: {capacity} of {info['kv_dtype']}; up to {info['max_length']:,} per request; {access}\n"
         f"serving at {url}/v1",
         flush=True,

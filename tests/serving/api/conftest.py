@@ -117,6 +117,11 @@ class Server:
             self.process.kill()
             raise
 
+    def ending(self) -> list[str]:
+        """All that an ended process printed behind its URL."""
+        self._reader.join()
+        return self.lines[self.lines.index(f"serving at {self.url}/v1") + 1 :]
+
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:

@@ -81,7 +81,8 @@ def prepare(
     Raises ApiError or RequestRejected.
     """
     served.check_name(request.model)
-    limits = identity.within(limits)
+    own = identity.within(limits)
+    whose, limits = ("this server" if own is limits else "this API key"), own
     choices = 1 if request.n is None else request.n
     if choices > limits.max_choices:
         raise ApiError(400, f"n is {choices}, the limit of this server is {limits.max_choices}", param="n")
@@ -108,7 +109,7 @@ def prepare(
             echo=served.text_of(prompt) if echo else None,
         )
         for at, prompt in enumerate(prompts)
-        for sampling in (_sampling(request, len(prompt), seed, grammar, served, limits),)
+        for sampling in (_sampling(request, len(prompt), seed, grammar, served, limits, whose),)
         for choice in range(choices)
     )
     return Prepared(
@@ -174,6 +175,7 @@ def _sampling(
     grammar: Grammar | None,
     served: ServedModel,
     limits: LimitSettings,
+    whose: str,
 ) -> SamplingParams:
     for name, ids in (
         ("stop_token_ids", request.stop_token_ids or ()),
@@ -184,7 +186,7 @@ def _sampling(
                 raise RequestRejected(
                     f"{name} holds {token}; the model's token ids are 0 to {served.vocab_size - 1}", name
                 )
-    max_tokens = _max_tokens(request, prompt_tokens, served, limits)
+    max_tokens = _max_tokens(request, prompt_tokens, served, limits, whose)
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
         raise RequestRejected(
@@ -217,7 +219,10 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else float(value)
 
 
-def _max_tokens(request: GenerationRequest, prompt_tokens: int, served: ServedModel, limits: LimitSettings) -> int:
+def _max_tokens(
+    request: GenerationRequest, prompt_tokens: int, served: ServedModel, limits: LimitSettings, whose: str
+) -> int:
+    """`whose` names in a refusal what limits.max_tokens comes from: the server, or the request's key."""
     asked = request.output_limit
     room = served.max_length - prompt_tokens
     param = "messages" if isinstance(request, ChatRequest) else "prompt"
@@ -232,9 +237,7 @@ def _max_tokens(request: GenerationRequest, prompt_tokens: int, served: ServedMo
     if asked is None:
         return min(room, request.default_limit or room, limits.max_tokens or room)
     if limits.max_tokens is not None and asked > limits.max_tokens:
-        raise ApiError(
-            400, f"max_tokens is {asked}, the limit of this server is {limits.max_tokens}", param="max_tokens"
-        )
+        raise ApiError(400, f"max_tokens is {asked}, the limit of {whose} is {limits.max_tokens}", param="max_tokens")
     if asked > room:
         raise ApiError(
             400,

@@ -99,19 +99,19 @@ async def run_server(config: ServerConfig, announce: Callable[[str, Mapping[str,
                 metrics.close()
         finally:
             await fleet.close()
+            logger.info("ended")
 
 
 async def _drain(lifecycle: Lifecycle, signals: "_Signals", timeout_s: float) -> None:
     """Refuse new requests and wait for those that run. Raises KeyboardInterrupt when a second signal came."""
     lifecycle.drain()
-    if lifecycle.in_flight:
-        logger.info("shutting down: %d requests have up to %g s to finish", lifecycle.in_flight, timeout_s)
+    logger.info("draining %d requests (at most %g s)", lifecycle.in_flight, timeout_s)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             if not await _unless(signals.second, lifecycle.idle()):
                 raise KeyboardInterrupt
     if lifecycle.in_flight:
-        logger.warning("shutting down: %d requests did not finish in time and are ended", lifecycle.in_flight)
+        logger.warning("%d requests did not finish in time and are ended", lifecycle.in_flight)
 
 
 class _Signals:

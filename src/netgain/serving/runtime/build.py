@@ -31,13 +31,15 @@ MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What this engine really is, for logs, /v1/models, records and reports. `dtype` names the types that matrices are kept
-    in; `model_note` says what a user should know about how the model's files were read."""
+    in; `model_note` says what a user should know about how the model's files were read, `settings_note` where less is used
+    than a setting asks for. `max_length` is what one request may have, prompt and answer together."""
 
     model: str
     source: str
     weights: str
     dtype: str
     model_note: str | None
+    settings_note: str | None
     kv_dtype: str
     kernels: str
     kernels_note: str | None
@@ -71,7 +73,8 @@ def build_engine(
     Raises UsageError for what the configuration asks and the model, device or memory cannot give.
     """
     device = _device(config.model.device)
-    threads = config.model.threads or len(psutil.Process().cpu_affinity())
+    notes: list[str] = []
+    threads = _threads(config.model.threads, notes)
     kernels = load_kernels(config.model.kernels, threads, device)
     # compiled kernels have a pool of their own; a second one in torch would fight it for the cores
     torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)
@@ -85,8 +88,14 @@ def build_engine(
         value_bytes=kv_dtype.itemsize,
         block_tokens=config.cache.block_tokens,
     )
-    max_length = min(config.scheduler.max_model_len or model.context, model.context)
+    max_length = _max_length(config.scheduler.max_model_len, model.context, notes)
     blocks = layout.blocks_for(_kv_tokens(config.cache, layout, max_length))
+    kv_tokens = blocks * layout.block_tokens
+    if kv_tokens < max_length:
+        notes.append(
+            f"the KV cache holds {kv_tokens:,} tokens, so no request can have the {max_length:,} that are allowed: "
+            "raise engine.cache.kv_tokens for longer ones"
+        )
     kv = PagedKV(model, blocks, layout.block_tokens, kv_dtype, device)
     executor = TorchExecutor(loaded.model, kv, kernels)
     scheduler = Scheduler(
@@ -131,14 +140,15 @@ def build_engine(
         weights=loaded.weights_digest,
         dtype="+".join(loaded.computed).lower(),
         model_note="; ".join(loaded.notes) or None,
+        settings_note="; ".join(notes) or None,
         kv_dtype=kv_name,
         kernels=kernels.name,
         kernels_note=kernels.note,
         device=str(device),
         threads=threads,
         vocab_size=model.vocab,
-        max_length=max_length,
-        kv_tokens=blocks * layout.block_tokens,
+        max_length=min(max_length, kv_tokens),
+        kv_tokens=kv_tokens,
         kv_token_bytes=layout.token_bytes,
         weight_bytes=loaded.model.weight_bytes,
     )
@@ -149,6 +159,23 @@ def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("model.device is 'cuda', but torch finds no CUDA device here: use 'cpu' or 'auto'")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def _threads(asked: int | None, notes: list[str]) -> int:
+    """Threads to compute with: no more than cores, since threads that wait for each other on one core are slower."""
+    cores = len(psutil.Process().cpu_affinity())
+    if asked is not None and asked > cores:
+        notes.append(f"engine.model.threads is {asked}, more than the cores available to this process: {cores} is used")
+    return min(asked or cores, cores)
+
+
+def _max_length(asked: int | None, context: int, notes: list[str]) -> int:
+    """Tokens per request: no more than the model was made for."""
+    if asked is not None and asked > context:
+        notes.append(
+            f"engine.scheduler.max_model_len is {asked:,}, the limit of the model is {context:,}: {context:,} is used"
+        )
+    return min(asked or context, context)
 
 
 def _kv_dtype(name: str, model_dtype: str) -> torch.dtype:

@@ -140,6 +140,15 @@ def test_a_good_call_behind_a_broken_one_is_found() -> None:
     ]
 
 
+@pytest.mark.parametrize("left", range(1, len("</tool_call>")))
+@pytest.mark.parametrize("call", [f"<tool_call>\n{WEATHER}", f"<tool_call>[{WEATHER}]"])
+def test_an_end_marker_that_was_cut_behind_a_call_is_no_content(call: str, left: int) -> None:
+    text = f"{call}\n{'</tool_call>'[:left]}"
+    assert short(read(HERMES, text)) == [CITY]
+    assert short(read(HERMES, *text)) == [CITY]
+    assert short(read(HERMES, text + "x")) == [CITY, f"\n{'</tool_call>'[:left]}x"]
+
+
 def test_content_does_not_wait_for_the_end_of_what_cannot_be_a_call() -> None:
     reader = parser(HERMES)
     assert reader.feed("a <") == [Content("a")]

@@ -41,6 +41,11 @@ class Source:
         self.at = len(self._text)
         return rest
 
+    def ends_within(self, spelling: str) -> bool:
+        """Whether the whole text ends here, in the middle of this spelling."""
+        rest = self._text[self.at :]
+        return self._ended and 0 < len(rest) < len(spelling) and spelling.startswith(rest)
+
     def since(self, start: int) -> str:
         """What was read from `start` on."""
         return self._text[start : self.at]

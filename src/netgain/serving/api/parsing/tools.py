@@ -168,8 +168,13 @@ class ToolParser:
         return True
 
     def _optional(self, closer: str) -> Reading[None]:
-        """The closing marker with white space before it; models leave it out at the end of an answer."""
+        """The closing marker with white space before it; models leave it out at the end of an answer, and an answer that
+        is cut ends within it."""
         end = self._source.at
         yield from json_text.space(self._source)
-        if not (yield from self._source.literal((closer,))):
+        if (yield from self._source.literal((closer,))):
+            return
+        if self._source.ends_within(closer):
+            self._source.rest()
+        else:
             self._source.at = end

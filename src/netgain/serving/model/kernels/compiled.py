@@ -51,7 +51,7 @@ class CompiledKernels:
         self._c = declare(library)
         self.threads = threads
         self.name = f"cpp-{library.ng_isa().decode()}-v{VERSION}"
-        self.note = f"compiled kernels, {threads} threads, {library._name}"
+        self.note = "compiled kernels"
         self._pool = library.ng_create(threads)
         if not self._pool:
             raise Unavailable(f"the system gives no {threads} threads to the kernels; ask for fewer")
