@@ -1,11 +1,6 @@
 """The one small hierarchy of errors a user can meet. Each message says what happened, with which value, and what to do."""
 
 
-def install_command(extra: str) -> str:
-    """How to install what an optional part of netgain needs; netgain is installed from its checkout, not from an index."""
-    return f"pip install '.[{extra}]' in netgain's checkout"
-
-
 class NetgainError(Exception):
     """A failure with a message for the user: the CLI prints it as one line and exits with `exit_code`."""
 

@@ -43,7 +43,8 @@ async def test_a_recording_ends_whole_and_with_a_summary(number: int, tmp_path: 
     said = out.decode()
     assert said.startswith("3 requests, 0 failed")
     assert "output        p50 5, p95 5, most 5 tokens" in said
-    assert f"netgain decide --workload {path}" in said
+    assert "netgain decide --workload" not in said, "without text it would be refused"
+    assert "--with-text" in said
     assert "66.7% of the prompts' blocks" in said
     assert "private" not in path.read_text()
     workload = load_traffic(path)
@@ -75,6 +76,16 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     assert told.count("\n") == 1
 
 
+def test_a_recording_with_text_names_the_command_that_uses_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, path = tmp_path / "log.jsonl", tmp_path / "out.jsonl"
+    log.write_text('{"startTime": 1, "endTime": 2, "messages": "hi", "prompt_tokens": 3, "completion_tokens": 4}\n')
+    command = ["record", "import", "--format", "litellm", str(log), "--output", str(path), "--with-text"]
+    assert run(command) == 0
+    assert capsys.readouterr().out.endswith(f"\nuse it: netgain decide --workload {path}\n")
+
+
 def test_an_import_says_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log.jsonl"
     log.write_text('{"startTime": 1, "endTime": 2, "prompt_tokens": 3, "completion_tokens": 4}\nrubbish\n')
@@ -82,8 +93,24 @@ def test_an_import_says_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["record", "import", "--format", "litellm", str(log), "--output", output]) == 0
     captured = capsys.readouterr()
     assert captured.err == "not imported: 1 x no JSON\n"
-    assert captured.out.startswith("1 requests, 0 failed")
+    assert captured.out.startswith("1 request, 0 failed")
     assert run(["record", "summary", output, "--json"]) == 0
     assert '"output_tokens"' in capsys.readouterr().out
     assert run(["record", "import", "--format", "litellm", str(log), "--output", output]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_decide_refuses_a_recording_without_text_before_it_starts_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, path = tmp_path / "log.jsonl", str(tmp_path / "out.jsonl")
+    log.write_text('{"startTime": 1, "endTime": 2, "prompt_tokens": 3, "completion_tokens": 4}\n')
+    assert run(["record", "import", "--format", "litellm", str(log), "--output", path]) == 0
+    capsys.readouterr()
+    report = tmp_path / "report"
+    assert run(["decide", "--workload", path, "--output", str(report)]) == 2
+    told = capsys.readouterr().err
+    assert "nothing can be decided on the workload 'out'" in told
+    assert "--with-text" in told
+    assert told.count("\n") == 1
+    assert not report.exists(), "no server was started, so there is no log of one"

@@ -11,6 +11,7 @@ import typer
 
 from netgain.doctor.examine import examine, stops_serving
 from netgain.doctor.finding import State
+from netgain.wording import count
 
 _INDENT = " " * 30
 
@@ -41,7 +42,8 @@ def doctor(
         _show(_INDENT, finding.means)
         _show(f"{_INDENT}mend: ", finding.mend, whole=True)
     counts = {state: sum(finding.state is state for finding in findings) for state in State}
-    print(f"\n{counts[State.PROBLEM]} problems, {counts[State.NOTE]} notes, {counts[State.UNKNOWN]} unknown")
+    known = ", ".join((count(counts[State.PROBLEM], "problem"), count(counts[State.NOTE], "note")))
+    print(f"\n{known}, {counts[State.UNKNOWN]} unknown")
     return int(stops)
 
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from netgain.errors import NetgainError, Unavailable, UsageError, install_command
+from netgain.errors import NetgainError, Unavailable, UsageError
+from netgain.wording import install_command
 
 
 @dataclass(frozen=True)

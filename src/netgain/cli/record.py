@@ -64,9 +64,7 @@ def main(
         ),
         _say,
     )
-    for line in show(summarise(read_recording(path))):
-        print(line)
-    print(f"\nrecording: {path}\nuse it: netgain decide --workload {path}")
+    _tell(path, asked_usage=ask_usage)
 
 
 @app.command("import")
@@ -89,9 +87,7 @@ def import_(
     done = import_logs(files, cast(Format, format_), path, with_text=with_text)
     for reason, count in sorted(done.skipped.items(), key=lambda pair: -pair[1]):
         _say(f"not imported: {count} x {reason}")
-    for line in show(summarise(read_recording(path))):
-        print(line)
-    print(f"\nrecording: {path}\nuse it: netgain decide --workload {path}")
+    _tell(path)
 
 
 @app.command()
@@ -106,6 +102,19 @@ def summary(
     else:
         for line in show(found):
             print(line)
+
+
+def _tell(path: Path, asked_usage: bool = False) -> None:
+    """The recording in figures, and what it can be used for."""
+    found = summarise(read_recording(path))
+    for line in show(found, asked_usage):
+        print(line)
+    print(f"\nrecording: {path}")
+    if found.with_text:
+        print(f"use it: netgain decide --workload {path}")
+    else:
+        print("it holds no text: enough for load, lengths, timings and prefix reuse, as above")
+        print("netgain decide needs the text to judge drafting by copying: record or import again with --with-text")
 
 
 def _fresh(name: str) -> Path:

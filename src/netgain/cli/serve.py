@@ -12,6 +12,7 @@ import typer
 from netgain.serving.api.server import run_server
 from netgain.serving.runtime.config import ServerConfig
 from netgain.serving.runtime.config_file import load_config, to_yaml
+from netgain.wording import count
 
 
 def serve(
@@ -58,7 +59,11 @@ def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
     """What serves, in a line each; the last one is the URL."""
     note = f" ({info['kernels_note']})" if info["kernels_note"] else ""
     capacity = f"{info['kv_tokens']:,} tokens, {info['kv_tokens'] * info['kv_token_bytes'] / 2**20:,.0f} MiB"
-    access = "no API key is asked for" if keys is None else f"{keys} API keys are accepted"
+    access = (
+        "no API key is asked for"
+        if keys is None
+        else f"{count(keys, 'API key')} {'is' if keys == 1 else 'are'} accepted"
+    )
     print(
         f"{info['model']}: {info['dtype']} weights, kernels {info['kernels']}{note}, {info['device']}, "
         f"{info['threads']} threads\n"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from packaging.requirements import Requirement
 
 from netgain.doctor.finding import Finding, note, ok, problem, unknown
-from netgain.errors import install_command
+from netgain.wording import install_command
 
 EXTRAS = ("serve", "otel")
 PEERS = ("vllm", "sglang", "llama-cpp-python")

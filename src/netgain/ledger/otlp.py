@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from netgain.errors import UsageError, install_command
+from netgain.errors import UsageError
 from netgain.ledger.records import HandoffKind
 from netgain.ledger.runs import Run, runs
 from netgain.ledger.stage import Stage
 from netgain.ledger.tracing import Exported, TracedChoice, TracedRequest
+from netgain.wording import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

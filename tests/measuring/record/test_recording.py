@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netgain.errors import UsageError
-from netgain.measuring.record.entry import Closing, Entry, Recording
+from netgain.measuring.record.entry import Asked, Closing, Entry, Recording
 from netgain.measuring.record.hashing import BLOCK_BYTES, Hasher, canonical, prompt_count
 from netgain.measuring.record.journal import Journal, Unreadable, read_recording
 from netgain.measuring.record.repetition import copied_share
+from netgain.measuring.record.show import show
 from netgain.measuring.record.summary import reuse, summarise
 from netgain.measuring.record.usage import UsageFilter, with_usage
 from tests.measuring.scripted_server import DONE, chunk, event, final_usage
@@ -164,6 +165,22 @@ def test_a_summary_tells_unknown_from_nothing(tmp_path: Path) -> None:
     found = summarise(read_recording(tmp_path / "r"))
     assert (found.requests, found.failed) == (2, 1)
     assert (found.rate_per_s, found.mean_in_flight, found.prompt_tokens, found.reuse) == (None, None, None, ())
+
+
+def test_streams_without_counts_are_told_with_what_asks_for_them(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "r", "proxy")
+    for entry in (
+        _entry(0, asked=Asked(stream=True)),
+        _entry(1, asked=Asked(stream=True), output_tokens=5),
+        _entry(2, asked=Asked(stream=True), error="it broke"),
+        _entry(3),
+    ):
+        journal.write(entry)
+    journal.close()
+    found = summarise(read_recording(tmp_path / "r"))
+    assert found.uncounted_streams == 1
+    assert "1 stream gave no counts: netgain record --ask-usage asks for them" in "\n".join(show(found))
+    assert "--ask-usage" not in "\n".join(show(found, asked_usage=True))
 
 
 def test_concurrency_is_the_area_and_the_peak() -> None:

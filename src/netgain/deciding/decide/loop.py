@@ -4,7 +4,7 @@ import asyncio
 import datetime
 import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,8 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.report.outcome import Asked, Outcome, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.facts import Facts
-from netgain.errors import Unavailable
+from netgain.deciding.technique.protocol import Technique
+from netgain.errors import Unavailable, UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ErrorKind
 from netgain.measuring.client.run import Progress, Run, run
@@ -70,6 +71,8 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
     workload = load_traffic(settings.workload)
     slo = None if settings.slo is None else parse_slo(settings.slo)
     only = None if settings.technique is None else technique(settings.technique)
+    catalogue = CATALOGUE if only is None else {only.name: only}
+    _refuse_what_cannot_be_judged(workload, catalogue)
     items = prepare_items(workload, settings)
     async with AsyncExitStack() as stack:
         baseline = _launch(stack, settings, BASELINE, ("--speculation", "none"))
@@ -106,7 +109,6 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         bottleneck = find_bottleneck(facts)
         narrator.found(bottleneck.statement)
         narrator.phase("predicting candidates from the recorded traffic")
-        catalogue = CATALOGUE if only is None else {only.name: only}
         hypotheses = await asyncio.to_thread(rank, catalogue, facts)
         best = next((found for found in hypotheses if found.prediction is not None), None)
         base = Outcome(
@@ -256,6 +258,14 @@ def write_records(path: Path, trial: Trial) -> None:
     with path.open("wb") as file:
         for seen in trial.observations:
             file.write(encoder.encode(seen) + b"\n")
+
+
+def _refuse_what_cannot_be_judged(workload: Workload, catalogue: Mapping[str, Technique]) -> None:
+    """Raises UsageError when every candidate is one that no measurement of this workload could judge."""
+    reasons = {name: candidate.cannot_judge(workload.synthetic) for name, candidate in catalogue.items()}
+    if all(reasons.values()):
+        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise UsageError(f"nothing can be decided on the workload {workload.name!r}. {told}")
 
 
 def _nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:

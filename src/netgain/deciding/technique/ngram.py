@@ -41,12 +41,17 @@ class NgramSpeculation:
         "KV memory taken from other requests (none: drafts use the request's own blocks)",
     )
 
+    def cannot_judge(self, synthetic_text: bool) -> str | None:
+        if not synthetic_text:
+            return None
+        return (
+            "it cannot be judged on synthetic text: what is copied depends on what the texts say, and this workload "
+            "has only their lengths and shared beginnings (record with --with-text to judge it)"
+        )
+
     def cannot_apply(self, facts: Facts) -> str | None:
-        if facts.synthetic_text:
-            return (
-                "it cannot be judged on synthetic text: what is copied depends on what the texts say, and this workload "
-                "has only their lengths and shared beginnings (record with --with-text to judge it)"
-            )
+        if reason := self.cannot_judge(facts.synthetic_text):
+            return reason
         if not any(_replayable(record) for record in facts.records):
             return (
                 "no recorded request shows its token ids and at least two output tokens, so there is nothing to replay"

@@ -46,6 +46,10 @@ class Technique(Protocol):
         """Figures without which a result about this technique is incomplete."""
         ...
 
+    def cannot_judge(self, synthetic_text: bool) -> str | None:
+        """Why no measurement of a workload with made-up text (or with real text) could judge it, or None: known before any."""
+        ...
+
     def cannot_apply(self, facts: Facts) -> str | None:
         """Why it cannot be predicted or tried here, or None."""
         ...

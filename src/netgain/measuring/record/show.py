@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from netgain.measuring.record.summary import Spread, Summary
+from netgain.wording import count
 
 
-def show(found: Summary) -> Iterator[str]:
-    """What is not known is said to be so."""
+def show(found: Summary, asked_usage: bool = False) -> Iterator[str]:
+    """What is not known is said to be so. `asked_usage`: streams were asked for their counts, so that asking is no mend."""
     lost = f", {found.lost} lost" if found.lost else ""
-    bad = f", {found.unreadable} lines unreadable" if found.unreadable else ""
-    yield f"{found.requests} requests, {found.failed} failed{lost}{bad}"
+    bad = f", {count(found.unreadable, 'line')} unreadable" if found.unreadable else ""
+    yield f"{count(found.requests, 'request')}, {found.failed} failed{lost}{bad}"
     if found.rate_per_s is None:
         yield "rate          unknown"
     else:
@@ -20,6 +21,10 @@ def show(found: Summary) -> Iterator[str]:
         yield f"in flight     {found.mean_in_flight:.2f} on average, {found.most_in_flight} at most"
     yield f"prompt        {_spread(found.prompt_tokens, found.requests, 'tokens')}"
     yield f"output        {_spread(found.output_tokens, found.requests, 'tokens')}"
+    if found.uncounted_streams:
+        mend = "though they were asked for" if asked_usage else "netgain record --ask-usage asks for them"
+        streams = count(found.uncounted_streams, "stream")
+        yield f"              {streams} gave no counts: {mend}"
     yield f"first token   {_spread(found.first_token_s, found.requests, 's')}"
     yield f"whole answer  {_spread(found.ended_s, found.requests, 's')}"
     if found.copied is not None:

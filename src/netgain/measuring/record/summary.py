@@ -29,10 +29,12 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """None where nothing of that kind is known."""
+    """None where nothing of that kind is known. `uncounted_streams` passed the proxy, but the server gave no counts."""
 
+    with_text: bool
     requests: int
     failed: int
+    uncounted_streams: int
     lost: int
     unreadable: int
     window_s: float | None
@@ -55,7 +57,7 @@ def summarise(lines: Iterable[Line | Unreadable]) -> Summary:
     entries: list[Entry] = []
     blocks: list[list[tuple[str, int]]] = []
     recording: Recording | None = None
-    lost = unreadable = 0
+    lost = unreadable = uncounted = 0
     for line in lines:
         match line:
             case Recording():
@@ -68,6 +70,8 @@ def summarise(lines: Iterable[Line | Unreadable]) -> Summary:
                 name = "" if recording is None else recording.recording
                 if line.blocks:
                     blocks.append([(name, block) for block in line.blocks])
+                if recording is not None and recording.source == "proxy" and _uncounted_stream(line):
+                    uncounted += 1
                 entries.append(msgspec.structs.replace(line, blocks=None, request=None, answer=None))
     spans = sorted(
         (entry.arrived_unix_s, entry.arrived_unix_s + (entry.ended_after_s or 0.0))
@@ -78,8 +82,10 @@ def summarise(lines: Iterable[Line | Unreadable]) -> Summary:
     ended = [end - start for start, end in spans]
     timed = all(entry.ended_after_s is not None for entry in entries)
     return Summary(
+        with_text=recording is not None and recording.with_text,
         requests=len(entries),
         failed=sum(_failed(entry) for entry in entries),
+        uncounted_streams=uncounted,
         lost=lost,
         unreadable=unreadable,
         window_s=window_s,
@@ -126,6 +132,10 @@ def _hits(requests: list[list[tuple[str, int]]], capacity: int | None) -> int:
 
 def _failed(entry: Entry) -> bool:
     return entry.error is not None or (entry.status or 200) >= 400
+
+
+def _uncounted_stream(entry: Entry) -> bool:
+    return bool(entry.asked.stream) and not _failed(entry) and entry.output_tokens is None
 
 
 def _most_open(spans: list[tuple[float, float]]) -> int:

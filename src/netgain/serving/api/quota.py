@@ -6,6 +6,7 @@ from netgain.ledger.clock import Clock
 from netgain.serving.api.auth import Identity
 from netgain.serving.api.errors import RETRY_AFTER_S, ApiError
 from netgain.serving.api.keys import KeyLimits
+from netgain.wording import count
 
 
 class Bucket:
@@ -71,7 +72,7 @@ class Admission:
         wait_s = bucket.wait_s(tokens, now_s)
         if wait_s > 0:
             raise _over(
-                f"this API key may use {bucket.per_minute} tokens per minute, {max(0, int(bucket.level(now_s)))} are left "
+                f"this API key may use {count(bucket.per_minute, 'token')} per minute, {max(0, int(bucket.level(now_s)))} left, "
                 f"and the request may use {tokens} (prompt and max_tokens)",
                 "tokens",
                 wait_s,
@@ -125,13 +126,17 @@ class Quotas:
         allowed = identity.limits.max_in_flight
         if allowed is not None and account.in_flight >= allowed:
             raise _over(
-                f"{account.in_flight} requests of this API key are in flight, its limit", "concurrency", RETRY_AFTER_S
+                f"{count(account.in_flight, 'request')} of this API key in flight already, its limit",
+                "concurrency",
+                RETRY_AFTER_S,
             )
         if account.requests is not None:
             wait_s = account.requests.wait_s(1, now_s)
             if wait_s > 0:
                 raise _over(
-                    f"this API key may send {account.requests.per_minute} requests per minute", "requests", wait_s
+                    f"this API key may send {count(account.requests.per_minute, 'request')} per minute",
+                    "requests",
+                    wait_s,
                 )
             account.requests.take(1, now_s)
         account.in_flight += 1

@@ -1,0 +1,11 @@
+"""Phrases that messages of several rooms share."""
+
+
+def count(number: int, noun: str) -> str:
+    """`number` things in words, such as "1 request" or "1,200 requests"; the plural of `noun` ends in s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def install_command(extra: str) -> str:
+    """How to install what an optional part of netgain needs; netgain is installed from its checkout, not from an index."""
+    return f"pip install '.[{extra}]' in netgain's checkout"
