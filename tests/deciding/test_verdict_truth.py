@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from netgain.deciding.experiment.analyse import Terms, analyse
-from netgain.deciding.experiment.observation import BASELINE, Pairs
-from netgain.deciding.experiment.statistics import median_effect, noise_floor, sign_flip_p, weighted_medians
+from netgain.deciding.experiment.next_steps import groups_needed, next_steps
+from netgain.deciding.experiment.observation import BASELINE, CONTROL, Pairs
+from netgain.deciding.experiment.statistics import Effect, median_effect, noise_floor, sign_flip_p, weighted_medians
 
 TERMS = Terms(promises_identity=True)
 
@@ -62,6 +63,33 @@ def test_noise_larger_than_the_effect_is_inconclusive(make_trial):
     assert verdict.decision == "inconclusive"
 
 
+def test_an_inconclusive_verdict_says_what_to_do_next(make_trial):
+    """The quick form, which has no second start of the baseline, leads to the full one; the full one to a quieter machine."""
+    quick = analyse(make_trial(speedup=1.08, block_noise=0.06), TERMS).verdict
+    assert quick.decision == "inconclusive"
+    assert quick.reasons[0].startswith("it may pay or not: the interval (")
+    assert "without --quick" in quick.reasons[-1]
+    trial = make_trial(speedup=1.08, block_noise=0.06)
+    again = [
+        msgspec.structs.replace(seen, arm=CONTROL)
+        for seen in make_trial(block_noise=0.06, seed=1)
+        if seen.arm == BASELINE
+    ]
+    full = analyse([*trial, *again], TERMS).verdict
+    assert (full.decision, full.void) == ("inconclusive", False)
+    assert "--quick" not in full.reasons[-1]
+    assert "nothing else runs" in full.reasons[-1]
+
+
+def test_the_groups_that_would_decide_are_told_where_the_interval_tells():
+    effect = Effect(ratio=1.2, low=1.0, high=1.44, groups=8, pairs=24, p_faster=0.05, p_slower=0.9)
+    needed = groups_needed(effect, math.log(1.1))
+    assert needed == 36, "the interval's half width is 2.1 times the distance to the threshold, so 4.4 times the groups"
+    told = next_steps(effect, needed, full_form=False, looping=False)
+    assert told[0].startswith("about 36 groups of prompts would decide it")
+    assert groups_needed(effect, math.log(1.2)) is None, "no number of groups decides where the effect is the threshold"
+
+
 def test_a_candidate_that_fails_everything_is_rejected(make_trial):
     verdict = analyse(make_trial(candidate_fails=True), TERMS).verdict
     assert verdict.decision == "reject"
@@ -102,6 +130,7 @@ def test_a_gain_that_rests_on_looping_text_is_not_adopted(make_trial):
     verdict = analyse([*plain, *renamed], TERMS).verdict
     assert verdict.decision == "inconclusive"
     assert "looping" in verdict.reasons[0]
+    assert "do not repeat themselves" in verdict.reasons[-1]
     assert verdict.looped.share == pytest.approx(0.6)
 
 

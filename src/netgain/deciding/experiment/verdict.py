@@ -8,6 +8,7 @@ import msgspec
 
 from netgain.deciding.experiment.guards import Guard
 from netgain.deciding.experiment.identity import Identity
+from netgain.deciding.experiment.next_steps import groups_needed, next_steps
 from netgain.deciding.experiment.statistics import ALPHA, Effect
 
 Decision = Literal["adopt", "reject", "inconclusive"]
@@ -86,6 +87,11 @@ def judge(evidence: Evidence, minimum_effect: float = MINIMUM_EFFECT) -> Verdict
     """Decide. Order: is the run valid, is the candidate correct, does it hurt anything, and only then is it faster."""
     threshold = max(math.log1p(minimum_effect), evidence.noise_floor or 0.0)
     decision, void, reasons = _decide(evidence, minimum_effect, threshold)
+    needed = None
+    if decision == "inconclusive" and not void:
+        needed = groups_needed(evidence.primary, threshold)
+        full_form = evidence.control is not None
+        reasons += next_steps(evidence.primary, needed, full_form=full_form, looping=_only_loops(evidence, threshold))
     return Verdict(
         decision=decision,
         void=void,
@@ -99,7 +105,7 @@ def judge(evidence: Evidence, minimum_effect: float = MINIMUM_EFFECT) -> Verdict
         checks=evidence.checks,
         identity=evidence.identity,
         looped=evidence.looped,
-        groups_needed=_groups_needed(evidence.primary, threshold) if decision == "inconclusive" and not void else None,
+        groups_needed=needed,
     )
 
 
@@ -153,7 +159,12 @@ def _weigh(evidence: Evidence, minimum_effect: float, threshold: float) -> tuple
     if math.log(primary.high) + margin < math.log1p(minimum_effect):
         what = "it is slower" if primary.high < 1.0 else "the gain is too small to be worth it"
         return "reject", False, [f"{what}: the whole interval ({interval}) lies below {percent(1.0 + minimum_effect)}"]
-    return "inconclusive", False, [f"the interval ({interval}) does not decide against the {needed} that is needed"]
+    if math.log(primary.high) > threshold:
+        said = f"it may pay or not: the interval ({interval}) reaches from below to above {needed}"
+    else:
+        least = percent(1.0 + minimum_effect)
+        said = f"the interval ({interval}) ends below {needed}, but a gain of {least} could hide in that noise"
+    return "inconclusive", False, [said]
 
 
 def _why(evidence: Evidence, minimum_effect: float) -> str:
@@ -179,19 +190,27 @@ def _hesitations(evidence: Evidence, threshold: float) -> list[str]:
         found.append(
             f"the median prompt gains, but the mean time does not ({percent(evidence.mean.ratio)}): a few prompts lose much"
         )
-    looped = evidence.looped
-    if looped.looped:
-        if looped.without is None:
-            if looped.share > 0.5:
-                found.append(
-                    f"{looped.share:.0%} of the prompts were answered with looping text; nothing is left without them"
-                )
-        elif math.log(looped.without.ratio) <= threshold:
-            found.append(
-                f"the gain rests on looping text ({len(looped.looped)} of {looped.prompts} prompts): "
-                f"{percent(looped.without.ratio)} without it"
-            )
-    return found
+    return found + _loops(evidence.looped, threshold)
+
+
+def _loops(looped: Looped, threshold: float) -> list[str]:
+    if not looped.looped:
+        return []
+    if looped.without is None:
+        told = f"{looped.share:.0%} of the prompts were answered with looping text; nothing is left without them"
+        return [told] if looped.share > 0.5 else []
+    if math.log(looped.without.ratio) > threshold:
+        return []
+    share = f"{len(looped.looped)} of {looped.prompts} prompts"
+    return [f"the gain rests on looping text ({share}): {percent(looped.without.ratio)} without it"]
+
+
+def _only_loops(evidence: Evidence, threshold: float) -> bool:
+    """Whether the gain is shown, and nothing but looping text speaks against it."""
+    if evidence.primary is None or _beyond(evidence.primary, threshold) != "faster":
+        return False
+    loops = _loops(evidence.looped, threshold)
+    return bool(loops) and _hesitations(evidence, threshold) == loops
 
 
 def _guard_says(guard: Guard) -> str:
@@ -242,18 +261,6 @@ def _ms(value: float | None) -> str:
     if value is None:
         return "unknown"
     return f"{value * 1e3:.1f} ms" if math.isfinite(value) else "infinite (failures)"
-
-
-def _groups_needed(primary: Effect | None, threshold: float) -> int | None:
-    """Groups at which an interval of this spread, shrinking with the root of their number, would clear the threshold."""
-    if primary is None or primary.low is None or primary.high is None:
-        return None
-    half = (math.log(primary.high) - math.log(primary.low)) / 2.0
-    distance = abs(math.log(primary.ratio) - threshold)
-    if distance <= 0.0 or half <= 0.0:
-        return None
-    needed = math.ceil(primary.groups * (half / distance) ** 2)
-    return needed if primary.groups < needed <= 50 * primary.groups else None
 
 
 def rollback_rule(
