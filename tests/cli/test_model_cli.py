@@ -104,6 +104,8 @@ def test_inspect_shows_what_the_file_holds(fetched: Path) -> None:
         "base 100000",
         "all positions before",
         "Q4_1+Q8_0",
+        "1 (<|im_start|>)",
+        "2 (<|im_end|>)",
     ):
         assert part in output
 

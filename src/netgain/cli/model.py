@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,11 +40,10 @@ def inspect(source: Annotated[str, _SOURCE] = "default") -> None:
     from netgain.serving.model.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(source, report=_tell)
-    from netgain.serving.model.load import weight_source  # torch, once the name is known to be a model
-    from netgain.serving.model.weights import check_names
+    from netgain.serving.model.load import reading_notes, weight_source  # torch, once the name is known to be a model
 
     weights = weight_source(checkpoint)
-    notes = checkpoint.config.notes + check_names(weights, checkpoint.config)
+    notes = reading_notes(checkpoint, weights, "auto")
     facts = [*_facts(checkpoint, weights), *(("note", note) for note in notes)]
     width = max(len(label) for label, _ in facts)
     for label, value in facts:
@@ -60,7 +60,9 @@ def convert(
     from netgain.serving.model.checkpoint import open_checkpoint
     from netgain.serving.model.convert import convert as write
 
-    write(open_checkpoint(source, report=_tell), target, dtype)
+    rounded = write(open_checkpoint(source, report=_tell), target, dtype)
+    if rounded:
+        _tell(f"{', '.join(rounded)} -> {dtype}, rounded; --dtype fp32 keeps every digit")
     print(target)
 
 
@@ -90,11 +92,17 @@ def _facts(checkpoint: Checkpoint, weights: WeightSource) -> list[tuple[str, str
         ("computed as", "+".join(sorted({computed_type(kind, "auto") for kind in matrices}))),
         *((f"weights, {dtype}", f"{matrix_bytes(weights, config, dtype) / 1e6:.1f} MB") for dtype in DTYPES),
         ("KV per token", f"{2 * values:,} bytes in bf16, {4 * values:,} in fp32"),
-        ("start and end tokens", f"{config.bos if config.bos is not None else 'none'}, {list(checkpoint.eos)}"),
+        ("start token", _tokens(checkpoint, () if config.bos is None else (config.bos,))),
+        ("end tokens", _tokens(checkpoint, checkpoint.eos)),
         ("chat template", "present" if checkpoint.template else "absent"),
         ("weights digest", files_digest(weights.files)),
         ("tokenizer digest", checkpoint.tokenizer.digest),
     ]
+
+
+def _tokens(checkpoint: Checkpoint, ids: Sequence[int]) -> str:
+    """Ids with their spellings."""
+    return ", ".join(f"{token} ({checkpoint.tokenizer.spelling(token)})" for token in ids) or "none"
 
 
 def _attention(config: ModelConfig) -> str:

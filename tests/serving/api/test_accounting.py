@@ -31,6 +31,12 @@ def newest(records_file):
     return read_jsonl(records_file).records[-1]
 
 
+def test_an_answers_stages_stand_in_the_order_of_their_list(server):
+    answer = server.ask(False, "l", max_tokens=20, netgain={"record": True})
+    for told in (answer.json["netgain"]["stages"], answer.json["netgain"]["ttft_stages"]):
+        assert list(told) == [stage for stage in Stage if stage in told]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_stages_tile_the_request_and_agree_with_the_client(server, records_file, stream):
     server.ask(False, "s")

@@ -125,6 +125,8 @@ CASES = [
     ),
     (CHAT, body(messages=USER, tools=[{"type": "function"}]), 400, "tools"),
     (CHAT, body(messages=USER, netgain={"record": "yes"}), 400, "netgain.record"),
+    (CHAT, body(messages=USER, netgain={"recrod": True}), 400, "no field 'recrod'; did you mean 'record'?"),
+    (TEXT, body(prompt="s", netgain={"record": True, "": 1}), 400, "its fields are record, tokens, speculate"),
     (CHAT, body(messages=USER, model="gpt-9"), 404, "gpt-9"),
     (TEXT, body(prompt="s" * 70_000), 413, "65536"),
     ("/v1/chat", b"{}", 404, "Not Found"),
@@ -173,6 +175,7 @@ def test_a_wrong_method_is_answered_in_openais_shape(server):
     answer = server.send(CHAT, method="GET")
     assert answer.status == 405
     assert answer.headers["allow"] == "POST"
+    assert answer.json["error"]["message"] == "Method Not Allowed: this path takes POST"
     assert answer.json["error"]["type"] == "invalid_request_error"
 
 

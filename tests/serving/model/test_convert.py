@@ -81,3 +81,26 @@ def test_a_type_that_cannot_be_written_is_named(tiny: Callable[..., Any], tmp_pa
     with pytest.raises(UsageError, match=r"'int4'.*fp32, bf16"):
         convert(open_checkpoint(tiny().folder), tmp_path / "out", "int4")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("stored", "written", "rounded"),
+    [("F32", "bf16", ("F32",)), ("F32", "fp32", ()), ("Q8_0", "bf16", ("F32", "Q8_0")), ("F16", "fp16", ("F32",))],
+)
+def test_what_was_rounded_is_said(
+    tiny: Callable[..., Any],
+    write_gguf: Callable[..., Path],
+    tmp_path: Path,
+    stored: str,
+    written: str,
+    rounded: tuple[str, ...],
+) -> None:
+    """Norms are F32 in GGUF files of any type."""
+    source = open_checkpoint(write_gguf(tiny().reference, stored))
+    assert convert(source, tmp_path / "model", written) == rounded
+
+
+def test_a_folder_in_the_type_that_is_written_is_not_rounded(tiny: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tiny(dtype=torch.bfloat16).folder
+    assert convert(open_checkpoint(folder), tmp_path / "same", "bf16") == ()
+    assert convert(open_checkpoint(folder), tmp_path / "narrower", "fp16") == ("BF16",)

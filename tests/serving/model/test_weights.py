@@ -17,7 +17,7 @@ from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.model.digest import files_digest
 from netgain.serving.model.huggingface_config import config_from_huggingface
 from netgain.serving.model.kernels.select import load_kernels
-from netgain.serving.model.load import load_model, weight_source
+from netgain.serving.model.load import load_model, reading_notes, weight_source
 from netgain.serving.model.weights import computed_type, expected_shapes, matrix_bytes, stored_types
 from tests.serving.model.conftest import byte_tokenizer
 
@@ -241,10 +241,14 @@ def test_every_gguf_type_is_served_as_stored_or_in_bfloat16_with_a_note(
     if kind in KEPT:
         assert loaded.notes == ()
     else:
-        assert loaded.notes == (
-            f"{kind} matrices are dequantised and kept in bfloat16, which rounds them; dtype fp32 keeps every digit in "
-            "twice the memory",
+        (note,) = loaded.notes
+        assert note.startswith(
+            f"{kind} matrices are dequantised and kept in bfloat16, which rounds them; the weights take"
         )
+        taken, exact_mb = (f"{built.model.weight_bytes / 1e6:,.1f} MB" for built in (loaded, exact))
+        assert f"take {taken}; --set engine.model.dtype=fp32 keeps every digit in {exact_mb}" in note
+        checkpoint = open_checkpoint(path)
+        assert reading_notes(checkpoint, weight_source(checkpoint), "auto") == loaded.notes
     expected = run(exact, TOKENS)
     assert float((run(loaded, TOKENS) - expected).norm()) < 0.03 * float(expected.norm())
 

@@ -206,7 +206,10 @@ def _prepare(
 def _explain(error: Exception, path: str) -> ApiError:
     match error:
         case HTTPException():
+            allowed = (error.headers or {}).get("Allow")
             hint = f": {_INSTEAD.get(path, _ALL_PATHS)}" if error.status_code == 404 else ""
+            if error.status_code == 405 and allowed:
+                hint = f": this path takes {allowed}"
             return ApiError(error.status_code, f"{error.detail}{hint}", headers=error.headers)
         case RequestValidationError():
             first = error.errors()[0]

@@ -163,7 +163,7 @@ class Choice:
         for stage, seconds in _tile(intervals, since_s, until_s).items():
             totals[stage] = totals.get(stage, 0.0) + seconds
         self._tiled = until_s, totals
-        return totals
+        return _in_order(totals)
 
     def _echo_prompt(self, parts: list[Part], entries: list[Entry]) -> None:
         """The prompt stands before the answer, with its log-probabilities where the answer has some."""
@@ -205,4 +205,9 @@ class Choice:
 
 def _tile(intervals: Sequence[Interval], start_s: float, end_s: float) -> dict[Stage, float]:
     """`tile`, looking only at intervals that matter: a long answer has thousands, its first token a handful."""
-    return tile((i for i in intervals if i.start_s < end_s and i.end_s > start_s), start_s, end_s)
+    return _in_order(tile((i for i in intervals if i.start_s < end_s and i.end_s > start_s), start_s, end_s))
+
+
+def _in_order(seconds: dict[Stage, float]) -> dict[Stage, float]:
+    """The stages as their list has them: roughly the order in which a request meets them."""
+    return {stage: seconds[stage] for stage in Stage if stage in seconds}

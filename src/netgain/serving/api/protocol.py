@@ -1,8 +1,9 @@
 """What clients may ask of both endpoints, and of /v1/completions. A wrong value is refused with its field's name."""
 
+import difflib
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from netgain.serving.api.fields import (
     MAX_DEADLINE_S,
@@ -21,6 +22,7 @@ from netgain.serving.api.fields import (
 from netgain.serving.api.refused import COMPLETIONS_REFUSE, refuse
 from netgain.serving.api.structure import Structured
 
+_NAME_CHARACTERS = 64  # of an unknown name are looked at and shown
 COMPLETION_MAX_TOKENS = 16  # what OpenAI's /v1/completions generates when nothing is said
 
 
@@ -33,11 +35,23 @@ class StreamOptions(Fields):
 
 class NetgainOptions(Fields):
     """Asks for this server's own account: `record` adds a RequestRecord to the end of the answer, `tokens` the token ids
-    to that record. `speculate` false opts out of speculation."""
+    to that record. `speculate` false opts out of speculation. An unknown field is refused: nobody else's client sends any."""
+
+    model_config = ConfigDict(extra="forbid")
 
     record: bool = False
     tokens: bool = False
     speculate: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, data: Any) -> Any:
+        for name in data if isinstance(data, dict) else ():
+            if name not in cls.model_fields:
+                near = difflib.get_close_matches(name[:_NAME_CHARACTERS], cls.model_fields, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"its fields are {', '.join(cls.model_fields)}"
+                raise WrongField("netgain", f"netgain has no field {name[:_NAME_CHARACTERS]!r}; {hint}")
+        return data
 
 
 class GenerationRequest(Structured):

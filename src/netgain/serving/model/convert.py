@@ -22,8 +22,15 @@ from netgain.serving.model.weights import check_names, expected_shapes
 TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def convert(checkpoint: Checkpoint, target: Path, dtype: str) -> None:
-    """Write `target` (must not exist or be empty), weights dequantised to one of TYPES; all or nothing."""
+# Stored types whose every number is one of the type written; fp32 takes them all.
+_EXACT: Mapping[str, frozenset[str]] = {"bf16": frozenset({"BF16"}), "fp16": frozenset({"F16"})}
+
+
+def convert(checkpoint: Checkpoint, target: Path, dtype: str) -> tuple[str, ...]:
+    """Write `target` (must not exist or be empty), weights dequantised to one of TYPES; all or nothing.
+
+    Returns the stored types that the written one rounds.
+    """
     if dtype not in TYPES:
         raise UsageError(f"dtype {dtype!r} cannot be written; choose one of {', '.join(TYPES)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -47,6 +54,8 @@ def convert(checkpoint: Checkpoint, target: Path, dtype: str) -> None:
             shutil.move(folder, target)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    stored = {source.kind(name) for name in expected_shapes(checkpoint.config)}
+    return tuple(sorted(stored - _EXACT.get(dtype, stored)))
 
 
 def _documents(checkpoint: Checkpoint, dtype: str) -> dict[str, dict[str, Any]]:

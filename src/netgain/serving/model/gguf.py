@@ -72,7 +72,8 @@ class GgufFile:
             if kind not in TENSOR_TYPES:
                 supported = ", ".join(entry.name for entry in TENSOR_TYPES.values())
                 raise UsageError(
-                    f"{self.path}: tensor {name} has GGUF type {UNSUPPORTED.get(kind, kind)}; supported: {supported}"
+                    f"{self.path}: tensor {name} has GGUF type {UNSUPPORTED.get(kind, kind)}; supported: {supported}; "
+                    "requantise from the original, e.g. to Q4_0, Q4_1 or Q8_0"
                 )
             tensor = GgufTensor(name, TENSOR_TYPES[kind], shape, data + offset)
             if shape[-1] % tensor.type.block:

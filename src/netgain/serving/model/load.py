@@ -17,7 +17,7 @@ from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.safetensors_source import SafetensorsSource
 from netgain.serving.model.template import ChatTemplate
 from netgain.serving.model.tokenizer import Tokenizer
-from netgain.serving.model.weights import WeightSource, check_names, computed_type, expected_shapes
+from netgain.serving.model.weights import WeightSource, check_names, computed_type, expected_shapes, matrix_bytes
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,10 @@ def load_model(
     """Load `source` (see open_checkpoint) with compute type of DTYPES (see computed_type)."""
     checkpoint = open_checkpoint(source, report)
     weights = weight_source(checkpoint)
-    notes = checkpoint.config.notes + check_names(weights, checkpoint.config)
+    notes = reading_notes(checkpoint, weights, dtype)
     model = Decoder(checkpoint.config, weights, kernels, dtype, torch.device(device))
     matrices = {weights.kind(name) for name, shape in expected_shapes(checkpoint.config).items() if len(shape) == 2}
     computed = tuple(sorted({computed_type(kind, dtype) for kind in matrices}))
-    rounded = sorted(kind for kind in matrices if kind[0] == "Q" and computed_type(kind, dtype) == "BF16")
-    if rounded and dtype == "auto":
-        notes += (
-            f"{', '.join(rounded)} matrices are dequantised and kept in bfloat16, which rounds them; "
-            "dtype fp32 keeps every digit in twice the memory",
-        )
     return LoadedModel(
         name=checkpoint.name,
         config=checkpoint.config,
@@ -75,6 +69,21 @@ def load_model(
         numerics=f"{'+'.join(computed)};{kernels.name}",
         notes=notes,
     )
+
+
+def reading_notes(checkpoint: Checkpoint, weights: WeightSource, dtype: str) -> tuple[str, ...]:
+    """What a user should know about how these files are read under a compute type. Raises UsageError as check_names does."""
+    config = checkpoint.config
+    notes = config.notes + check_names(weights, config)
+    kinds = {weights.kind(name) for name, shape in expected_shapes(config).items() if len(shape) == 2}
+    rounded = sorted(kind for kind in kinds if kind[0] == "Q" and computed_type(kind, dtype) == "BF16")
+    if rounded and dtype == "auto":
+        taken, exact = (matrix_bytes(weights, config, form) / 1e6 for form in ("auto", "fp32"))
+        notes += (
+            f"{', '.join(rounded)} matrices are dequantised and kept in bfloat16, which rounds them; the weights take "
+            f"{taken:,.1f} MB; --set engine.model.dtype=fp32 keeps every digit in {exact:,.1f} MB",
+        )
+    return notes
 
 
 def weight_source(checkpoint: Checkpoint) -> WeightSource:
