@@ -16,6 +16,7 @@ test: setup
 setup:
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 or newer on PATH; install one, or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) tools/bootstrap.py
+	$(if $(filter setup,$(MAKECMDGOALS)),@echo "next: . $(BIN)/activate && netgain doctor")
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -95,3 +95,15 @@ def test_make_says_so_when_python_is_missing(checkout: Path) -> None:
     )
     assert done.returncode != 0
     assert "Python 3.11 or newer" in done.stderr
+
+
+def test_only_the_set_up_alone_ends_with_the_next_command() -> None:
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("make is not installed")
+
+    def planned(goal: str) -> str:
+        return subprocess.run([make, "-n", goal], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert "netgain doctor" in planned("setup").splitlines()[-1]
+    assert "netgain doctor" not in planned("test")

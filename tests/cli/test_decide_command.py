@@ -1,7 +1,11 @@
 """`netgain decide` refuses what it cannot do before it starts anything."""
 
+import datetime
+from pathlib import Path
+
 import pytest
 
+from netgain.cli.decide import report_folder
 from netgain.cli.main import run
 
 
@@ -38,6 +42,19 @@ def test_a_setting_that_the_server_refuses_is_one_line_and_exit_code_2(tmp_path,
     captured = capsys.readouterr()
     assert "did you mean 'kv_tokens'" in captured.err
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "folder"),
+    [
+        ("chat", "20260304-050607-chat"),
+        ("netgain-recordings/20260101-120000-recording.jsonl", "20260304-050607-recording"),
+        ("prompts/2026-mine.jsonl", "20260304-050607-2026-mine"),
+    ],
+)
+def test_a_report_folder_has_one_time_and_what_was_decided_on(workload, folder):
+    at = datetime.datetime(2026, 3, 4, 5, 6, 7)
+    assert report_folder(workload, at) == Path("netgain-reports", folder)
 
 
 def test_help_names_the_forms(capsys):

@@ -23,6 +23,7 @@ from netgain.doctor import network
 from netgain.doctor.cgroup import cpu_quota, memory_left
 from netgain.doctor.finding import Finding, State
 from netgain.serving.model.fetch import MODEL_FILE
+from netgain.wording import count
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -132,7 +133,8 @@ def test_words_for_people_have_the_same_findings(free_port: int) -> None:
     assert done.returncode == 1
     assert "problem  folder" in done.stdout
     assert "mend: export NETGAIN_CACHE" in done.stdout
-    assert "problems" in done.stdout.splitlines()[-1]
+    problems = done.stdout.count("\n  problem ")
+    assert done.stdout.splitlines()[-1].startswith(count(problems, "problem"))
 
 
 def test_an_address_that_is_none_is_a_problem_of_the_port() -> None:

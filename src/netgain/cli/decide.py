@@ -1,6 +1,7 @@
 """`netgain decide`: the main job in one command."""
 
 import datetime
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,12 @@ from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.deciding.report.terminal import print_summary
 from netgain.deciding.report.write import write_report
+
+
+def report_folder(workload: str, now: datetime.datetime) -> Path:
+    """The default folder of a report: when, and on what; the time that a recording's name begins with is left out."""
+    name = re.sub(r"^\d{8}-\d{6}-", "", Path(workload).stem)
+    return Path("netgain-reports") / f"{now:%Y%m%d-%H%M%S}-{name}"
 
 
 def decide(
@@ -53,7 +60,7 @@ def decide(
 ) -> None:
     """Measure a baseline, try the technique that should help most, and say whether it pays."""
     console = Console()
-    folder = output or Path("netgain-reports") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{Path(workload).stem}"
+    folder = output or report_folder(workload, datetime.datetime.now())
     settings = Settings(
         output=folder,
         model=model,

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from netgain.doctor.examine import examine, stops_serving
+from netgain.doctor.examine import TORCH_WAIT_S, examine, stops_serving
 from netgain.doctor.finding import State
 from netgain.wording import count
 
@@ -22,7 +22,9 @@ def doctor(
     ] = None,
     host: Annotated[str, typer.Option(help="Address that a server would listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port that a server would listen on.", min=1, max=65535)] = 8000,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for torch to say what it sees.", min=0.1, max=600)] = 2.0,
+    wait: Annotated[
+        float, typer.Option(help="Most seconds to wait for torch to say what it sees.", min=0.1, max=600)
+    ] = TORCH_WAIT_S,
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> int:
     """Look at software, machine, limits, cache, port and server; exit code 1 if something would stop serving."""

@@ -46,13 +46,14 @@ def new(
 def ls(file: Annotated[Path | None, _FILE] = None) -> None:
     """List the keys: id, tenant, when made, limits. Never a key itself."""
     entries = read_keys(file or default_file())
-    rows = [("id", "tenant", "created", "state", "limits")]
+    rows = [("id", "tenant", "created", "state", "operator", "limits")]
     for entry in entries:
-        state = f"revoked {entry.revoked}" if entry.revoked else "operator" if entry.operator else "active"
-        rows.append((entry.id, entry.tenant, entry.created, state, _limits(entry.limits)))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        state = f"revoked {entry.revoked}" if entry.revoked else "active"
+        operator = "yes" if entry.operator else "no"
+        rows.append((entry.id, entry.tenant, entry.created, state, operator, _limits(entry.limits)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print("  ".join((*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[4])))
+        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 @app.command()

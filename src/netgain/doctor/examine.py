@@ -8,11 +8,12 @@ from netgain.doctor import cache, installed, limits, machine, network
 from netgain.doctor.finding import Check, Finding, State, problem, unknown
 from netgain.errors import UsageError
 
+TORCH_WAIT_S = 15.0  # at most; torch answers sooner, but its first import on a cold disk takes several seconds
 AREAS = ("software", "machine", "limits", "cache", "network", "server")
 
 
 def examine(
-    *, host: str = "127.0.0.1", port: int = 8000, url: str | None = None, wait_s: float = 2.0
+    *, host: str = "127.0.0.1", port: int = 8000, url: str | None = None, wait_s: float = TORCH_WAIT_S
 ) -> tuple[Finding, ...]:
     """Findings by area. With `url` that server is asked, too, and its own port may be taken. Raises UsageError."""
     torch = installed.TorchProbe(wait_s)

@@ -56,7 +56,11 @@ def cores() -> Iterator[Finding]:
     busy = os.getloadavg()[0]
     if usable and busy > usable:
         yield note(
-            "machine", "load", f"{busy:.1f} runnable on {usable} cores", "other work takes time from steps", "uptime"
+            "machine",
+            "load",
+            f"{busy:.1f} runnable on {usable} cores",
+            "other work takes time from steps, and makes predictions and verdicts less certain",
+            "stop the other work or wait for it to end: ps -eo pid,pcpu,args --sort=-pcpu | head",
         )
     else:
         yield ok("machine", "load", f"{busy:.1f} runnable on average of the last minute")

@@ -86,9 +86,22 @@ def test_the_command_shows_a_key_once_and_never_again(tmp_path, capsys):
     assert key_id in listed
     assert "requests per minute 30, priority floor -1" in listed
     assert secret not in listed
-    assert run(["keys", "revoke", key_id, *file]) == 0
+    assert listed.splitlines()[1].split()[3:5] == ["active", "no"]
+    assert run(["keys", "new", "--tenant", "us", *file, "--operator"]) == 0
+    operator_id, _ = split_key(capsys.readouterr().out.strip())
+    assert run(["keys", "revoke", operator_id, *file]) == 0
     assert run(["keys", "ls", *file]) == 0
-    assert "revoked" in capsys.readouterr().out
+    heads, *rows = (line.split() for line in capsys.readouterr().out.splitlines()[-3:])
+    assert heads == ["id", "tenant", "created", "state", "operator", "limits"]
+    assert [row[3] for row in rows] == ["active", "revoked"]
+    assert rows[1][5] == "yes", "that it was an operator's key is told of a revoked one, too"
+
+
+def test_the_hint_about_an_unknown_id_names_the_file(tmp_path, capsys):
+    path = tmp_path / "keys.json"
+    assert run(["keys", "new", "--tenant", "acme", "--file", str(path)]) == 0
+    assert run(["keys", "revoke", "12345678", "--file", str(path)]) == 2
+    assert f"netgain keys ls --file {path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

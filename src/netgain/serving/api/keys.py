@@ -142,7 +142,7 @@ def revoke_key(path: Path, key_id: str) -> KeyEntry:
         keys = read_keys(path)
         found = next((entry for entry in keys if entry.id == key_id), None)
         if found is None:
-            raise UsageError(f"{path} has no key with the id {key_id!r}; `netgain keys ls` shows them")
+            raise UsageError(f"{path} has no key with the id {key_id!r}; `netgain keys ls --file {path}` shows them")
         revoked = msgspec.structs.replace(found, revoked=found.revoked or _now())
         _write(path, tuple(revoked if entry is found else entry for entry in keys))
     return revoked
