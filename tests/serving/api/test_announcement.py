@@ -10,7 +10,7 @@ def test_a_server_says_what_it_uses_instead_of_what_was_asked(start_server, chai
         cores = len(psutil.Process().cpu_affinity())
         assert any(f", cpu, {cores} threads" in line for line in server.lines)
         (note,) = [line for line in server.lines if line.startswith("note: ")]
-        assert f"engine.model.threads is 1000, more than the cores available to this process: {cores} is used" in note
+        assert f"engine.model.threads is 1000, more than the cores available to this process: it uses {cores}" in note
         assert "engine.scheduler.max_model_len is 100,000, the limit of the model is 4,096: 4,096 is used" in note
         assert "the KV cache holds 1,024 tokens" in note
         assert any("up to 1,024 per request" in line for line in server.lines)

@@ -165,7 +165,7 @@ def _threads(asked: int | None, notes: list[str]) -> int:
     """Threads to compute with: no more than cores, since threads that wait for each other on one core are slower."""
     cores = len(psutil.Process().cpu_affinity())
     if asked is not None and asked > cores:
-        notes.append(f"engine.model.threads is {asked}, more than the cores available to this process: {cores} is used")
+        notes.append(f"engine.model.threads is {asked}, more than the cores available to this process: it uses {cores}")
     return min(asked or cores, cores)
 
 

@@ -42,7 +42,7 @@ class ModelSettings(Settings):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes a GPU if torch sees one")
     threads: int | None = Field(
-        default=None, ge=1, le=1024, description="compute threads; by default one per available core"
+        default=None, ge=1, le=1024, description="compute threads, at most and by default one per available core"
     )
 
 
@@ -69,7 +69,7 @@ class SchedulerSettings(Settings):
     max_running: int = Field(default=32, ge=1, description="requests that hold KV at the same time")
     max_waiting: int = Field(default=256, ge=1, description="queued requests; one more is refused (429)")
     max_model_len: int | None = Field(
-        default=None, ge=2, description="prompt and output tokens; by default the model's limit"
+        default=None, ge=2, description="prompt and output tokens, at most and by default the model's limit"
     )
 
     @model_validator(mode="after")
