@@ -2,8 +2,8 @@
 
 
 def count(number: int, noun: str) -> str:
-    """`number` things in words, such as "1 request" or "1,200 requests"; the plural of `noun` ends in s."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """`number` things in words, such as "1 request" or "1200 requests"; the plural of `noun` ends in s."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def install_command(extra: str) -> str:

@@ -66,7 +66,7 @@ def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
     )
     print(
         f"{info['model']}: {info['dtype']} weights, kernels {info['kernels']}{note}, {info['device']}, "
-        f"{info['threads']} threads\n"
+        f"{count(info['threads'], 'thread')}\n"
         + "".join(f"note: {info[name]}\n" for name in ("model_note", "settings_note") if info[name])
         + f"KV cache: {capacity} of {info['kv_dtype']}; up to {info['max_length']:,} per request; {access}\n"
         f"serving at {url}/v1",

@@ -88,8 +88,8 @@ def test_a_recording_with_text_is_asked_again_as_it_was(made: Make) -> None:
     assert not workload.synthetic
     told = " ".join(workload.notes)
     assert "2 recorded requests: failed" in told
-    assert "1 recorded requests: on an endpoint" in told
-    assert "1 recorded requests: with messages other" in told
+    assert "1 recorded request: on an endpoint" in told
+    assert "1 recorded request: with messages other" in told
 
 
 def test_output_lengths_without_counts_come_from_the_limit_or_the_chunks(made: Make) -> None:
@@ -101,8 +101,8 @@ def test_output_lengths_without_counts_come_from_the_limit_or_the_chunks(made: M
     )
     workload = load_traffic(path)
     assert [item.max_tokens for item in workload.items] == [33, 9]
-    assert any("output lengths of 1 requests" in note for note in workload.notes)
-    assert any("1 recorded requests: whose output length is not known" in note for note in workload.notes)
+    assert any("output lengths of 1 request:" in note for note in workload.notes)
+    assert any("1 recorded request: whose output length is not known" in note for note in workload.notes)
 
 
 def test_a_long_recording_is_cut_and_says_so(made: Make) -> None:
@@ -170,4 +170,4 @@ def test_requests_of_the_responses_and_messages_apis_are_asked_as_chats(made: Ma
     )
     workload = load_traffic(path)
     assert [item.messages[0].content for item in workload.items if item.messages] == ["hi", "x", "y"]
-    assert any("1 recorded requests: with instructions" in note for note in workload.notes)
+    assert any("1 recorded request: with instructions" in note for note in workload.notes)

@@ -38,6 +38,7 @@ from netgain.measuring.record.as_workload import load_traffic
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item, Workload
 from netgain.measuring.workload.slo import SLO, parse_slo
+from netgain.wording import count
 
 ENGINE = "netgain"
 T = TypeVar("T")
@@ -176,7 +177,7 @@ async def _try(
             await _up(arm, settings)
     expected_s = len(design.items) * len(design.order) * design.sweeps * base.decomposition.e2e_s / settings.concurrency
     narrator.phase(
-        f"experiment: {len(design.groups)} groups of {len(design.groups[0])} prompts, servers in turn (about "
+        f"experiment: {count(len(design.groups), 'group')} of {count(len(design.groups[0]), 'prompt')}, servers in turn (about "
         f"{expected_s / 60:.1f} min)",
         design.blocks,
     )
@@ -247,7 +248,7 @@ async def _record_baseline(
     recorded = msgspec.structs.replace(recorded, records=in_time)
     if not any(record.ok for record in recorded.records):
         first = next((record.error for record in recorded.records), "no request ended in time")
-        raise Unavailable(f"the baseline answered none of {len(items)} requests; the first: {first}")
+        raise Unavailable(f"the baseline answered none of {count(len(items), 'request')}; the first: {first}")
     return recorded
 
 

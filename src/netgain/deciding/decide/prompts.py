@@ -10,6 +10,7 @@ from netgain.deciding.experiment.identity import said
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.quality.repetition import is_looped
 from netgain.measuring.workload.item import Item, Workload
+from netgain.wording import count
 
 
 def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
@@ -32,8 +33,8 @@ def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]
     """What this form of the run leaves open, whatever its verdict. `used` are the ids of those of `items` that were tried."""
     form = settings.form
     said_so = [
-        f"Other loads: {settings.concurrency} request(s) in flight, the next sent when one ends (closed loop). Queueing at a "
-        "given arrival rate is not shown.",
+        f"Other loads: {count(settings.concurrency, 'request')} in flight, the next sent when one ends (closed loop). Queueing "
+        "at a given arrival rate is not shown.",
         "Other models, machines and workloads: the effect depends on how much the output copies and on what a wider step "
         "costs here.",
         "Warm prefix caches: each block began cold.",
@@ -45,8 +46,8 @@ def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]
         )
     if settings.quick and form.output_tokens is not None:
         said_so.append(
-            f"Long outputs: they were cut at {form.output_tokens} tokens. What is copied late in an answer is missing, and "
-            "prefill weighs more than it would."
+            f"Long outputs: they were cut at {count(form.output_tokens, 'token')}. What is copied late in an answer is missing, "
+            "and prefill weighs more than it would."
         )
     if len(used) < len(items):
         said_so.append(
@@ -54,7 +55,7 @@ def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]
         )
     if len(used) < 100:
         said_so.append(
-            f"Rare events: {len(used)} prompts cannot show a p99 of requests; tails above are those of these prompts."
+            f"Rare events: {count(len(used), 'prompt')} cannot show a p99 of requests; tails above are those of these prompts."
         )
     return tuple(said_so)
 

@@ -6,6 +6,7 @@ import msgspec
 
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.errors import UsageError
+from netgain.wording import count
 
 FEWEST_GROUPS = 6  # the exact test reaches one in 2**6, the first that is below 2.5 %
 
@@ -83,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not 0.0 < self.minimum_effect < 1.0:
             raise UsageError(f"the minimum effect is {self.minimum_effect}; give a share such as 0.03 for 3 %")
         if self.output_tokens is not None and self.output_tokens < 2:
-            raise UsageError(f"outputs of {self.output_tokens} token(s) show no decode; allow at least 2")
+            raise UsageError(f"outputs of {count(self.output_tokens, 'token')} show no decode; allow at least 2")
 
     @property
     def form(self) -> Form:

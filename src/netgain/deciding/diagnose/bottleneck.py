@@ -9,6 +9,7 @@ import msgspec
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.deciding.technique.facts import Facts
 from netgain.ledger.stage import ClientStage, Stage
+from netgain.wording import count
 
 DOMINANT = 0.5  # share of end-to-end time from which one group of stages is called the bottleneck
 FLAT = (
@@ -134,7 +135,9 @@ def _refused(facts: Facts) -> list[str]:
     if parts.cached_tokens is not None and parts.cached_tokens <= 0.0:
         said.append("What a warm prefix cache would change: prompts were measured cold.")
     if parts.dropped:
-        said.append(f"Anything about the {parts.dropped} requests that failed or came without a server record.")
+        said.append(
+            f"Anything about the {count(parts.dropped, 'request')} that failed or came without a server record."
+        )
     return said
 
 

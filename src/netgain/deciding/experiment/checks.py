@@ -7,6 +7,7 @@ from netgain.deciding.experiment.conduct import Block, Trial
 from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.experiment.verdict import Check
 from netgain.measuring.client.record import ErrorKind
+from netgain.wording import count
 
 IDLE_CPU_LIMIT = 0.02  # cores
 CACHE_LIMIT = 0.01  # of prompt tokens
@@ -52,7 +53,7 @@ def _client(trial: Trial) -> Check:
     late = max((block.lateness_p99_s for block in trial.blocks if block.lateness_p99_s is not None), default=None)
     told = f"lateness p99 of a block at most {'unknown' if late is None else f'{late * 1e3:.2f} ms'}"
     if own:
-        told = f"{len(own)} requests failed in the client itself: {own[0].record.error}"
+        told = f"{count(len(own), 'request')} failed in the client itself: {own[0].record.error}"
     elif over:
         told = f"{len(over)} of {len(trial.blocks)} blocks went over the load generator's budget ({over[0]})"
     return Check(

@@ -10,6 +10,7 @@ from netgain.deciding.experiment.guards import Guard
 from netgain.deciding.experiment.identity import Identity
 from netgain.deciding.experiment.next_steps import groups_needed, next_steps
 from netgain.deciding.experiment.statistics import ALPHA, Effect
+from netgain.wording import count
 
 Decision = Literal["adopt", "reject", "inconclusive"]
 MINIMUM_EFFECT = 0.03
@@ -120,11 +121,11 @@ def _decide(evidence: Evidence, minimum_effect: float, threshold: float) -> tupl
         names = listed(evidence.identity.baseline_differs)
         return "inconclusive", True, [f"the baseline gave different tokens for the same prompt and seed ({names})"]
     if evidence.identity.differing and evidence.promises_identity:
-        count, names = len(evidence.identity.differing), listed(evidence.identity.differing)
+        differing, names = len(evidence.identity.differing), listed(evidence.identity.differing)
         return (
             "reject",
             False,
-            [f"it promises identical tokens, and {count} of {evidence.identity.compared} prompts differ ({names})"],
+            [f"it promises identical tokens, and {differing} of {evidence.identity.compared} prompts differ ({names})"],
         )
     breached = [_guard_says(guard) for guard in evidence.guards if guard.state == "breached"]
     if breached:
@@ -139,7 +140,7 @@ def _weigh(evidence: Evidence, minimum_effect: float, threshold: float) -> tuple
     if evidence.promises_identity and not evidence.identity.compared:
         return "inconclusive", True, ["no prompt succeeded in both arms, so identical tokens could not be checked"]
     if primary.low is None or primary.high is None or evidence.noise_floor is None:
-        return "inconclusive", False, [f"{primary.groups} group(s) of prompts are too few for an interval"]
+        return "inconclusive", False, [f"{count(primary.groups, 'group')} of prompts: too few for an interval"]
     interval = f"{percent(primary.low)} to {percent(primary.high)}"
     needed = f"{percent(math.exp(threshold))} ({_why(evidence, minimum_effect)})"
     if _beyond(primary, threshold) == "faster":

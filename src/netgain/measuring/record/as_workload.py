@@ -16,6 +16,7 @@ from netgain.measuring.record.synthetic import synthetic_prompt
 from netgain.measuring.workload.arrivals import Recorded
 from netgain.measuring.workload.item import Item, Message, Workload
 from netgain.measuring.workload.load import load_workload
+from netgain.wording import count
 
 MOST_ITEMS = 256
 LONGEST_PROMPT = KEPT_REQUEST_BYTES
@@ -51,8 +52,8 @@ def recorded_workload(path: Path, most: int = MOST_ITEMS) -> Workload:
             "What the texts say: this recording holds none, so prompts are synthetic text with the recorded lengths and shared "
             "beginnings, and answers have the recorded lengths whatever they say. Drafting cannot be judged on it."
         )
-    for reason, count in sorted(chosen.left_out.items()):
-        notes.append(f"{count} recorded requests: {reason}.")
+    for reason, number in sorted(chosen.left_out.items()):
+        notes.append(f"{count(number, 'recorded request')}: {reason}.")
     return Workload(name=path.stem, items=chosen.items, synthetic=chosen.synthetic, notes=tuple(notes))
 
 
@@ -94,11 +95,11 @@ def _choose(path: Path, most: int) -> _Chosen:
                 arrived.append(line.arrived_unix_s)
                 estimated += _is_estimate(line)
     if not items:
-        reasons = "; ".join(f"{count}: {reason}" for reason, count in left_out.items()) or "it has none"
+        reasons = "; ".join(f"{number}: {reason}" for reason, number in left_out.items()) or "it has none"
         raise UsageError(f"{path} holds no request that could be asked again ({reasons})")
     if estimated:
         notes[
-            f"Exact output lengths of {estimated} requests: the server gave no counts, chunks were counted instead."
+            f"Exact output lengths of {count(estimated, 'request')}: the server gave no counts, chunks were counted instead."
         ] = None
     return _Chosen(tuple(items), tuple(arrived), left_out, not with_text, tuple(notes))
 

@@ -18,6 +18,7 @@ from netgain.measuring.record.hashing import Hasher
 from netgain.measuring.record.journal import Journal
 from netgain.measuring.record.proxy import Proxy
 from netgain.measuring.record.recorder import Recorder
+from netgain.wording import count
 
 _PROGRESS_S = 5.0
 _SWITCH_S = 0.0005  # how long the thread that reads and hashes may keep the one that passes bytes on waiting
@@ -87,7 +88,7 @@ async def _record(settings: RecordSettings, upstream: str, say: Callable[[str], 
                     lost = f", {recorder.lost} not recorded" if recorder.lost else ""
                     say(f"{time.strftime('%H:%M:%S')} {now[0]} requests, {now[1]} failed, {now[2]} in flight{lost}")
         if proxy.in_flight:
-            say(f"stopping: {proxy.in_flight} requests are in flight and get {settings.grace_s:g} s")
+            say(f"stopping: {count(proxy.in_flight, 'request')} still in flight, given {settings.grace_s:g} s")
     finally:
         await runner.cleanup()
         await asyncio.to_thread(recorder.close)

@@ -28,6 +28,7 @@ from netgain.serving.api.wording import Collected, Wording, usage_over
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.fleet.reply import Delivery, Event, Ticket
+from netgain.wording import count
 
 Handler = Callable[[Choice, Piece, float], Awaitable[None]]
 
@@ -294,7 +295,7 @@ class Exchange(Response):
     def _too_late(self, choice: Choice) -> ApiError:
         return ApiError(
             408,  # the limit is the client's own
-            f"the request was not finished within its {self._timeout_s:g} s: {len(choice.tokens)} tokens were made",
+            f"the request was not finished within its {self._timeout_s:g} s: {count(len(choice.tokens), 'token')} made so far",
             code="deadline_exceeded",
             headers={"x-should-retry": "false"},  # OpenAI's clients would try again, and again run out of time
         )

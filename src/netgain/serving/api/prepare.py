@@ -16,6 +16,7 @@ from netgain.serving.api.protocol import CompletionRequest, GenerationRequest, N
 from netgain.serving.api.served import ServedModel
 from netgain.serving.engine.request import Grammar, SamplingParams
 from netgain.serving.runtime.config import LimitSettings
+from netgain.wording import count
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +230,7 @@ def _max_tokens(
     if room < (0 if asked == 0 else 1):
         raise ApiError(
             400,
-            f"the prompt has {prompt_tokens} tokens; {served.name} takes {served.max_length} on this server, prompt and "
+            f"the prompt has {count(prompt_tokens, 'token')}; {served.name} takes {served.max_length} on this server, prompt and "
             "answer together: shorten it",
             param=param,
             code="context_length_exceeded",
@@ -241,8 +242,8 @@ def _max_tokens(
     if asked > room:
         raise ApiError(
             400,
-            f"the prompt has {prompt_tokens} tokens and max_tokens is {asked}; {served.name} takes {served.max_length} on "
-            f"this server, prompt and answer together: ask for at most {room}",
+            f"the prompt has {count(prompt_tokens, 'token')} and max_tokens is {asked}; {served.name} takes {served.max_length} "
+            f"on this server, prompt and answer together: ask for at most {room}",
             param="max_tokens",
             code="context_length_exceeded",
         )
