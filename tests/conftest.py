@@ -8,9 +8,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 CI = os.environ.get("NETGAIN_CI") == "1"
+# A busy machine is no fault of a property, and what CI draws depends on the code alone: a red run can be repeated.
+settings.register_profile("netgain", deadline=None, derandomize=CI)
+settings.load_profile("netgain")
 SHARED_DATA = next((base / "shared/data" for base in (ROOT, ROOT.parent) if (base / "shared/data").is_dir()), None)
 
 

@@ -102,8 +102,11 @@ def test_only_the_set_up_alone_ends_with_the_next_command() -> None:
     if make is None:
         pytest.skip("make is not installed")
 
+    alone = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+
     def planned(goal: str) -> str:
-        return subprocess.run([make, "-n", goal], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        done = subprocess.run([make, "-n", goal], cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
+        return done.stdout
 
     assert "netgain doctor" in planned("setup").splitlines()[-1]
     assert "netgain doctor" not in planned("test")
