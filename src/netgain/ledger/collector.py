@@ -36,6 +36,7 @@ class Collector:
         self.requests: deque[RequestRecord] = deque(maxlen=requests_kept)
         self.refused = 0
         self.listener_failures = 0
+        self.steps_unrecorded = 0
         self._on_step = tuple(on_step)
         self._on_handoff = tuple(on_handoff)
         self._on_request = tuple(on_request)
@@ -50,6 +51,11 @@ class Collector:
         except Exception as error:
             fault = repr(error)
         self._keep(record, fault, self.steps, self._on_step)
+
+    def step_unrecorded(self) -> bool:
+        """A step could not be put into a record; counted. True for the first one, which is the one to be logged."""
+        self.steps_unrecorded += 1
+        return self.steps_unrecorded == 1
 
     def handoff(self, record: Handoff) -> None:
         """Work or data was passed on (or failed to be)."""
@@ -70,7 +76,11 @@ class Collector:
     def counters(self) -> dict[str, float]:
         """Cumulative counts since construction, flat, for another process to export; `name/kind` for those of handoffs
         that have occurred. `handoff_hidden_s` sums what is known, so it is a lower bound."""
-        counts: dict[str, float] = {"records_refused": self.refused, "listener_failures": self.listener_failures}
+        counts: dict[str, float] = {
+            "records_refused": self.refused,
+            "listener_failures": self.listener_failures,
+            "steps_unrecorded": self.steps_unrecorded,
+        }
         counts.update(self._step_totals.named())
         for kind, totals in self._handoff_totals.items():
             if totals.count:

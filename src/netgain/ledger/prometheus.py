@@ -57,6 +57,10 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     ),
     "records_refused": ("netgain_records_refused", "Records with impossible numbers, not counted elsewhere."),
     "listener_failures": ("netgain_listener_failures", "Failures of what listens to records (a full disk)."),
+    "steps_unrecorded": (
+        "netgain_steps_unrecorded",
+        "Steps whose account failed: in no other figure, answers unharmed.",
+    ),
     "traces_exported": ("netgain_traces_exported", "Requests whose spans a collector took."),
     "traces_unsampled": ("netgain_traces_unsampled", "Requests that sampling left out of tracing."),
     "traces_dropped": ("netgain_traces_dropped", "Requests whose spans were lost: queue full, or not delivered."),

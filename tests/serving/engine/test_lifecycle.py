@@ -351,12 +351,14 @@ class BrokenCollector(Collector):
 
 
 async def test_a_fault_in_accounting_is_logged_once_and_serving_goes_on(caplog):
-    engine = make_engine(collector=BrokenCollector(), k=3)
+    collector = BrokenCollector()
+    engine = make_engine(collector=collector, k=3)
     one = request("r", [3, 1, 4], 20, temperature=0.0)
     answers = await serve(engine, [one])
     answers.check(one)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "no more room for figures" in caplog.text
+    assert collector.counters()["steps_unrecorded"] > 1
 
 
 async def test_prompts_that_differ_in_one_token_never_share_a_block_behind_it():

@@ -41,7 +41,6 @@ class Accounts:
     def __init__(self, collector: Collector, scheduler: Scheduler) -> None:
         self.counters = dict.fromkeys(EngineStats.__struct_fields__[4:], 0)
         self.step_cost: StepCost | None = None
-        self.faults = 0
         self._collector = collector
         self._scheduler = scheduler
 
@@ -55,13 +54,13 @@ class Accounts:
     ) -> None:
         """`committed[i]` came out of plan.work[i]; `drafted` are the requests that were asked for drafts.
 
-        Never raises: a fault in accounting costs figures, not answers. The first one is logged.
+        Never raises: a fault in accounting costs figures, not answers. Each is counted (netgain_steps_unrecorded), the first
+        one logged.
         """
         try:
             self._write_down(plan, committed, drafted, stamps, generations)
         except Exception:
-            self.faults += 1
-            if self.faults == 1:
+            if self._collector.step_unrecorded():
                 _log.exception("a step could not be written down; further faults are only counted")
 
     def _write_down(
