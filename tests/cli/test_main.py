@@ -181,7 +181,7 @@ def test_a_disk_without_room_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (1, b"netgain: no space is left on the device; make room\n")
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("doctor", "--wait", "0.1", "--json")])
+@pytest.mark.parametrize("arguments", [("--help",), ("doctor", "--no-probe", "--wait", "0.1", "--json")])
 def test_a_reader_that_leaves_ends_a_command_in_silence(arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -199,7 +199,16 @@ def test_commands_run_without_any_stream() -> None:
 def test_an_interrupt_while_the_command_is_imported_is_quiet(after_s: float) -> None:
     code = "print('began', flush=True); from netgain.cli.start import main; main()"
     with subprocess.Popen(
-        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}", "doctor", "--wait", "30"],
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            f"import sys; sys.path[:0] = {sys.path!r}; {code}",
+            "doctor",
+            "--no-probe",
+            "--wait",
+            "30",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:

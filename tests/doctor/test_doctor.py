@@ -33,7 +33,17 @@ def _doctor(
 ) -> tuple[int, dict[str, Any]]:
     """Exit code and findings by name; torch is not waited for unless asked."""
     done = subprocess.run(
-        [sys.executable, *flags, "-m", "netgain.cli.main", "doctor", "--json", *("--wait", "0.1"), *arguments],
+        [
+            sys.executable,
+            *flags,
+            "-m",
+            "netgain.cli.main",
+            "doctor",
+            "--json",
+            "--no-probe",
+            *("--wait", "0.1"),
+            *arguments,
+        ],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -124,7 +134,7 @@ def test_without_torch_it_runs_and_says_so(tmp_path: Path, free_port: int) -> No
 
 def test_words_for_people_have_the_same_findings(free_port: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "netgain.cli.main", "doctor", "--wait", "0.1", "--port", str(free_port)],
+        [sys.executable, "-m", "netgain.cli.main", "doctor", "--no-probe", "--wait", "0.1", "--port", str(free_port)],
         env=os.environ | {"NETGAIN_CACHE": "/proc/netgain"},
         capture_output=True,
         text=True,
@@ -309,7 +319,7 @@ def test_a_user_who_may_start_no_process_is_told_so(free_port: int) -> None:
         "import os, resource, hashlib, json, netgain.cli.main as m, netgain.cli.doctor;"
         "resource.setrlimit(resource.RLIMIT_NPROC, (0, 0)); os.setresgid(54321, 54321, 54321);"
         "os.setresuid(54321, 54321, 54321);"
-        f"import sys; sys.exit(m.run(['doctor', '--json', '--port', '{free_port}', '--wait', '0.1']))"
+        f"import sys; sys.exit(m.run(['doctor', '--no-probe', '--json', '--port', '{free_port}', '--wait', '0.1']))"
     )
     environment = os.environ | {"NETGAIN_CACHE": "/tmp/nowhere"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)

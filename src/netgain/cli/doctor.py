@@ -9,8 +9,13 @@ from typing import Annotated
 import msgspec
 import typer
 
+from netgain.cost.machine import MachineProbe, keep_probe, kept_probe, this_machine
 from netgain.doctor.examine import TORCH_WAIT_S, examine, stops_serving
-from netgain.doctor.finding import State
+from netgain.doctor.finding import Finding, State
+from netgain.doctor.probe import probe_machine
+from netgain.doctor.probed import findings_of, not_kept, not_probed
+from netgain.errors import UsageError
+from netgain.folders import cache_folder
 from netgain.wording import count
 
 _INDENT = " " * 30
@@ -25,15 +30,21 @@ def doctor(
     wait: Annotated[
         float, typer.Option(help="Most seconds to wait for torch to say what it sees.", min=0.1, max=600)
     ] = TORCH_WAIT_S,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe/--no-probe", help="Measure memory, matrix products and messages, and keep the result."),
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> int:
-    """Look at software, machine, limits, cache, port and server; exit code 1 if something would stop serving."""
+    """Look at software, machine, limits, cache, port and server, and measure what the machine can do; exit code 1 if
+    something would stop serving."""
     findings = examine(host=host, port=port, url=url, wait_s=wait)
     stops = stops_serving(findings)
+    probed, more = _probe() if probe else _kept()
+    findings += more
     if json:
-        print(
-            dumps({"stops_serving": stops, "findings": msgspec.to_builtins(findings)})
-        )  # names of files may be no text
+        found = {"stops_serving": stops, "findings": findings, "probe": probed}
+        print(dumps(msgspec.to_builtins(found)))  # names of files may be no text
         return int(stops)
     area = None
     for finding in findings:
@@ -47,6 +58,30 @@ def doctor(
     known = ", ".join((count(counts[State.PROBLEM], "problem"), count(counts[State.NOTE], "note")))
     print(f"\n{known}, {counts[State.UNKNOWN]} unknown")
     return int(stops)
+
+
+def _probe() -> tuple[MachineProbe, tuple[Finding, ...]]:
+    """Probe and keep the result."""
+    taken = probe_machine(_tell)
+    try:
+        kept = keep_probe(cache_folder(), taken)
+    except (OSError, UsageError) as error:
+        return taken, (*findings_of(taken, taken), not_kept(error))
+    return taken, findings_of(taken, kept)
+
+
+def _tell(text: str) -> None:
+    if sys.stderr and sys.stderr.isatty():
+        print(f"{text} ...", file=sys.stderr, flush=True)
+
+
+def _kept() -> tuple[MachineProbe | None, tuple[Finding, ...]]:
+    """What an earlier probe found."""
+    try:
+        kept = kept_probe(cache_folder(), this_machine())
+    except UsageError:  # the cache folder has a finding of its own
+        kept = None
+    return kept, (not_probed(),) if kept is None else findings_of(kept, kept)
 
 
 def _show(label: str, text: str | None, whole: bool = False) -> None:

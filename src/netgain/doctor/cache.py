@@ -8,7 +8,8 @@ from pathlib import Path
 
 from netgain.doctor.finding import Finding, note, ok, problem
 from netgain.errors import NetgainError
-from netgain.serving.model.fetch import MODEL_BYTES, MODEL_SHA256, WHEEL_BYTES, cache_folder, default_model_path
+from netgain.folders import cache_folder
+from netgain.serving.model.fetch import MODEL_BYTES, MODEL_SHA256, WHEEL_BYTES, default_model_path
 from netgain.serving.model.kernels.build import cache_directory, find_compiler, library_path
 
 _NEEDED_BYTES = MODEL_BYTES + WHEEL_BYTES + (16 << 20)  # wheel and model lie beside each other for a moment

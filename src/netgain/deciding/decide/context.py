@@ -3,9 +3,10 @@
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 
 import psutil
+
+from netgain.cost.machine import cpu_name
 
 Context = dict[str, str | int | float | None]
 
@@ -17,7 +18,7 @@ def context() -> Context:
         "python": platform.python_version(),
         "torch": _version("torch"),
         "system": f"{platform.system()} {platform.release()}",
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores_available": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
     }
@@ -28,11 +29,3 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_name() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from netgain.serving.model.fetch import cache_folder
+from netgain.folders import cache_folder
 
 
 def files_digest(files: Sequence[Path]) -> str:

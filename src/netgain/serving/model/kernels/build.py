@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 from netgain.errors import Unavailable
 
 SOURCES = Path(__file__).parent / "csrc"
+MACHINE_PROBE = Path(__file__).parent / "machine_probe.cpp"  # a program of one file, not part of the library
 COMPILE_TIMEOUT_S = 300.0  # seconds; zig builds its C++ library first, which takes a minute or two once
 VERSION_TIMEOUT_S = 20.0
 OUTPUT_TAIL = 2000  # characters of the compiler's output that an error message keeps
@@ -30,6 +31,7 @@ FLAGS = (
     "-fvisibility=hidden",
     "-pthread",
 )
+PROGRAM_FLAGS = (*FLAGS[:3], "-pthread")
 
 
 def find_compiler(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -58,7 +60,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 def library_path(compiler: list[str], directory: Path) -> Path:
     """Where the library of this source, compiler and processor lies once it is built. Raises Unavailable."""
-    return directory / f"netgain-kernels-{_key(compiler)}.so"
+    return directory / f"netgain-kernels-{_key(compiler, sorted(SOURCES.iterdir()), FLAGS)}.so"
 
 
 def load_library(compiler: list[str], directory: Path, timeout_s: float = COMPILE_TIMEOUT_S) -> ctypes.CDLL:
@@ -73,20 +75,27 @@ def load_library(compiler: list[str], directory: Path, timeout_s: float = COMPIL
             return ctypes.CDLL(str(path))
         except OSError:  # damaged; build it again
             path.unlink(missing_ok=True)
-    _build(compiler, path, timeout_s)
+    _build([*compiler, *FLAGS, *sorted(str(source) for source in SOURCES.glob("*.cpp"))], path, timeout_s)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise Unavailable(f"the compiled kernels {path} cannot be loaded: {error}") from error
 
 
-def _build(compiler: list[str], path: Path, timeout_s: float) -> None:
-    sources = sorted(str(source) for source in SOURCES.glob("*.cpp"))
+def load_machine_probe(compiler: list[str], directory: Path, timeout_s: float = COMPILE_TIMEOUT_S) -> Path:
+    """The program that measures memory and messages (see its source), built if it is not there. Raises Unavailable."""
+    path = directory / f"netgain-machine-probe-{_key(compiler, (MACHINE_PROBE,), PROGRAM_FLAGS)}"
+    if not path.exists():
+        _build([*compiler, *PROGRAM_FLAGS, str(MACHINE_PROBE)], path, timeout_s)
+    return path
+
+
+def _build(command: list[str], path: Path, timeout_s: float) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as scratch:
             built = Path(scratch) / path.name
-            _run([*compiler, *FLAGS, *sources, "-o", str(built)], timeout_s)
+            _run([*command, "-o", str(built)], timeout_s)
             built.replace(path)
     except OSError as error:
         raise Unavailable(
@@ -116,12 +125,12 @@ def _run(command: list[str], timeout_s: float) -> str:
     return done.stdout
 
 
-def _key(compiler: list[str]) -> str:
+def _key(compiler: list[str], sources: Iterable[Path], flags: Iterable[str]) -> str:
     digest = hashlib.sha256()
-    for source in sorted(SOURCES.iterdir()):
+    for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     version = _run([*compiler, "--version"], VERSION_TIMEOUT_S)
-    for part in (*compiler, *FLAGS, version, _processor()):
+    for part in (*compiler, *flags, version, _processor()):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:24]
 
