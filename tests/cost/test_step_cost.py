@@ -147,3 +147,9 @@ def test_json_gives_back_the_curve() -> None:
 def test_what_is_no_curve_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a step-cost curve"):
         StepCost.from_json(text)
+
+
+def test_a_batch_that_time_did_not_reach_was_meant_to_be_measured():
+    cost = curve({(1, 1, 0): 0.01, (4, 1, 0): 0.02})
+    assert cost.largest_batch == 4
+    assert msgspec.structs.replace(cost, unmeasured=((16, 1, 0),)).largest_batch == 16

@@ -41,12 +41,13 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     Between measured points the cost is piecewise linear in tokens, then in context, then in batch, and is not assumed to
     rise: a kernel may be cheaper at 8 tokens than at 7. Points need not form a full grid; `unmeasured` lists the
-    (batch, tokens, context) that the probe's time did not reach.
+    (batch, tokens, context) that the probe's time did not reach. `measured_at` is when, in Unix seconds (None: not known).
     """
 
     points: tuple[StepPoint, ...]
     subject: dict[str, str] = {}
     unmeasured: tuple[tuple[int, int, int], ...] = ()
+    measured_at: float | None = None
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -56,6 +57,11 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 raise ValueError(f"not a measured step: {point}")
         if len({(point.batch, point.tokens, point.context) for point in self.points}) != len(self.points):
             raise ValueError("a step-cost curve has the same (batch, tokens, context) twice")
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch that was to be measured."""
+        return max(*(point.batch for point in self.points), *(batch for batch, _, _ in self.unmeasured), 1)
 
     def verify(self, batch: int, tokens: int, context: int) -> Estimate:
         """A step in which each of `batch` sequences computes `tokens` tokens (1 = plain decode, 1 + k = k drafts)."""

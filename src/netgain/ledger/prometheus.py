@@ -26,6 +26,15 @@ GAUGES: Mapping[str, tuple[str, str]] = {
         "KV blocks that can be taken now (cached ones that nobody uses included).",
     ),
     "total_blocks": ("netgain_kv_blocks", "KV blocks of the device pool."),
+    "step_cost_age_s": ("netgain_step_cost_age_seconds", "Since the step-cost curve in use was measured."),
+    "step_cost_cached": (
+        "netgain_step_cost_cached",
+        "1 when that curve was kept from an earlier start, 0 when this engine measured it.",
+    ),
+    "step_cost_drift": (
+        "netgain_step_cost_drift_ratio",
+        "Median of recent decode steps over what the curve says, when last compared.",
+    ),
     "http_tasks": (
         "netgain_http_tasks",
         "Tasks of the HTTP process's event loop: one or two per request, few without.",

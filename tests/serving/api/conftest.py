@@ -1,6 +1,7 @@
 """A real server process over the chain model."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -141,10 +142,12 @@ class Server:
 
 
 @contextmanager
-def _running_server(*arguments: str) -> Iterator[Server]:
-    """`netgain serve` on a free port until the block ends."""
+def _running_server(*arguments: str, **environment: str) -> Iterator[Server]:
+    """`netgain serve` on a free port until the block ends, with these environment variables on top."""
     command = [sys.executable, "-m", "netgain.cli.main", "serve", *arguments, "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | environment
+    )
     server = None
     try:
         server = Server(process)
@@ -171,6 +174,7 @@ def server_options(chain_model: Any) -> list[str]:
         "engine.model.threads=1",
         "engine.scheduler.max_running=2",
         "engine.scheduler.max_waiting=6",
+        "engine.step_cost.refresh=never",
         "fleet.hang_timeout_s=2",
         "fleet.heartbeat_s=0.1",
         "limits.max_body_bytes=65536",

@@ -113,3 +113,16 @@ def test_bytes_per_token_of_a_grouped_head_model():
     assert layout.token_bytes == 114_688
     assert layout.block_bytes == 16 * 114_688
     assert layout.blocks_for(17) == 2
+
+
+def test_blocks_to_read_from_are_cached_ones_then_those_used_last_and_stay_where_they_are():
+    pool = BlockPool(6)
+    first, second, third = pool.allocate(3)
+    pool.publish(second, b"key")
+    pool.release([second, third])
+    assert pool.free == 4
+    assert pool.most_likely_written(2) == [second, third]
+    assert first not in pool.most_likely_written(9), "it is held"
+    assert len(pool.most_likely_written(9)) == 5
+    assert pool.lookup([b"key"]) == [second]
+    pool.check()

@@ -93,7 +93,7 @@ async def test_a_killed_engine_is_named_told_and_replaced(config):
         with pytest.raises(Unavailable, match="SIGKILL"):
             fleet.submit(request("b", "s"), events.put_nowait)
         with pytest.raises(Unavailable, match="SIGKILL"):
-            await fleet.measure_step_cost(0.1, 16)
+            await fleet.step_cost(0.1, 16)
         assert fleet.health().replicas[0].state in (ReplicaState.FAILED, ReplicaState.RESTARTING)
         await until(lambda: fleet.health().ready)
         assert fleet.health().replicas[0].restarts == 1

@@ -57,7 +57,7 @@ TO_ENGINE: list[ToEngine] = [
         )
     ),
     Abort("a"),
-    MeasureStepCost(7, 1.5, 16),
+    MeasureStepCost(7, 1.5, 16, False),
     Stop(),
 ]
 FROM_ENGINE: list[FromEngine] = [

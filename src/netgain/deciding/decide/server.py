@@ -99,7 +99,12 @@ def join(curves: Sequence[StepCost]) -> StepCost:
             )
         )
     missing = {place for curve in curves for place in curve.unmeasured} - set(found)
-    return StepCost(points=tuple(points), subject=curves[0].subject, unmeasured=tuple(sorted(missing)))
+    return StepCost(
+        points=tuple(points),
+        subject=curves[0].subject,
+        unmeasured=tuple(sorted(missing)),
+        measured_at=curves[-1].measured_at,
+    )
 
 
 def _text(value: object) -> str:

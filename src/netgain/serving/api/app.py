@@ -62,7 +62,6 @@ def build_app(
     lifecycle = lifecycle or Lifecycle()
     app = FastAPI(title="netgain", docs_url=None, redoc_url=None)
     created_s = int(time.time())
-    step_costs: dict[int | None, bytes] = {}  # by the process that measured
 
     async def body_of(request: Request, timeline: Timeline) -> Body:
         limit_bytes, timeout_s = config.limits.max_body_bytes, config.server.body_timeout_s
@@ -165,14 +164,9 @@ def build_app(
         batch: Annotated[int, Query(ge=1, le=256)] = _STEP_COST_BATCH,
         fresh: bool = False,
     ) -> Response:
-        """What a step costs on this engine: measured at the first call (or with fresh=true) while no request runs, for
-        batches of up to `batch` requests."""
-        pid = fleet.health().replicas[0].pid
-        if fresh or pid not in step_costs:
-            measured = await fleet.measure_step_cost(budget_s, batch)
-            step_costs.clear()
-            step_costs[pid] = measured
-        return Response(step_costs[pid], media_type="application/json")
+        """What a step costs on this engine, for batches of up to `batch` requests: the curve in use, or (where there is none,
+        or with fresh=true) one measured now, while no request runs."""
+        return Response(await fleet.step_cost(budget_s, batch, fresh), media_type="application/json")
 
     async def explain(request: Request, error: Exception) -> Response:
         """Any failure before an answer began."""

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 
 class BlockPool:
@@ -23,6 +24,17 @@ class BlockPool:
     def available(self) -> int:
         """Blocks that `allocate` can hand out now."""
         return len(self._free) + len(self._cached)
+
+    @property
+    def free(self) -> int:
+        """Blocks that hold nothing anybody could look up."""
+        return len(self._free)
+
+    def most_likely_written(self, count: int) -> list[int]:
+        """`count` blocks (or all there are that nobody holds) to read anything from: cached ones, then those used last. They
+        are not held, so they may be read only before the pool is used again."""
+        cached = list(islice(reversed(self._cached), count))
+        return cached + list(islice(reversed(self._free), count - len(cached)))
 
     def lookup(self, keys: Sequence[bytes]) -> list[int]:
         """The blocks of the longest published prefix of `keys`; holds nothing."""

@@ -25,7 +25,8 @@ from netgain.serving.engine.request import EngineStats, Output, Request
 from netgain.serving.engine.scheduler import Scheduler, Work
 from netgain.serving.engine.segments import segment_of
 from netgain.serving.engine.sequence import Sequence, SequenceState
-from netgain.serving.engine.step_probe import DEFAULT_BATCH, probe_steps
+from netgain.serving.engine.step_curve import StepCurve, step_limits
+from netgain.serving.engine.step_probe import DEFAULT_BATCH
 
 NO_DRAFT = Draft(())
 NOTHING = Committed()
@@ -52,12 +53,18 @@ class Engine:
         verifier: Verifier | None = None,
         max_drafts: int = 0,
         grammars: Grammars | None = None,
+        step_curve: StepCurve | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self._namespace = namespace
         self._clock = clock
+        self._collector = collector
         self._accounts = Accounts(collector, scheduler)
+        self.step_curve = step_curve or StepCurve(
+            executor, scheduler.pool, clock, step_limits(scheduler), msgspec.structs.asdict(namespace)
+        )
+        self._accounts.step_cost = self.step_curve.cost
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
         self._proposer = proposer
@@ -166,18 +173,18 @@ class Engine:
         """
         if self._generations:
             raise Overloaded("requests are running: the step cost is measured when the engine is idle, retry then")
-        self._accounts.step_cost = await probe_steps(
-            self.executor,
-            self.scheduler.pool,
-            self.scheduler.block_tokens,
-            self._clock,
-            budget_s,
-            largest_batch=largest_batch,
-            max_tokens=self.scheduler.max_batch_tokens,
-            max_length=self.scheduler.max_length,
-            subject=msgspec.structs.asdict(self._namespace),
-        )
+        self._accounts.step_cost = await self.step_curve.measure(budget_s, largest_batch)
         return self._accounts.step_cost
+
+    def upkeep_in_s(self, idle_s: float) -> float | None:
+        """In how many seconds `keep_up` should be called if the engine, idle for `idle_s`, stays so; None: never."""
+        return self.step_curve.due_in_s(idle_s, self._collector.steps)
+
+    async def keep_up(self) -> None:
+        """Run one step of what an idle engine does for itself."""
+        if not self._generations:
+            await self.step_curve.advance()
+            self._accounts.step_cost = self.step_curve.cost
 
     def stats(self) -> EngineStats:
         """Gauges of this moment and counters since the start."""

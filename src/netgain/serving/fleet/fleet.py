@@ -48,10 +48,10 @@ class Fleet:
         cause, when there is none."""
         return self._choose().submit(request, receiver)
 
-    async def measure_step_cost(self, budget_s: float, largest_batch: int) -> bytes:
-        """A StepCost as JSON, measured by one ready replica for about `budget_s` seconds, batches of up to `largest_batch`.
-        Raises Unavailable or Overloaded."""
-        return await self._choose().measure_step_cost(budget_s, largest_batch)
+    async def step_cost(self, budget_s: float, largest_batch: int, fresh: bool = False) -> bytes:
+        """A StepCost as JSON for batches of up to `largest_batch`: the curve that a ready replica uses, or (where it has none,
+        or asked `fresh`) one measured for about `budget_s` seconds. Raises Unavailable or Overloaded."""
+        return await self._choose().step_cost(budget_s, largest_batch, fresh)
 
     def health(self) -> FleetHealth:
         replicas = tuple(replica.health() for replica in self._replicas.values())

@@ -110,14 +110,15 @@ class Replica:
         self._tickets[request.id] = ticket
         return ticket
 
-    async def measure_step_cost(self, budget_s: float, largest_batch: int) -> bytes:
-        """A StepCost as JSON, measured while no request runs. Raises Unavailable, or Overloaded when the engine is busy."""
+    async def step_cost(self, budget_s: float, largest_batch: int, fresh: bool) -> bytes:
+        """A StepCost as JSON, measured (if need be) while no request runs. Raises Unavailable, or Overloaded when the engine is
+        busy."""
         if self._life is None or not self.ready:
             raise Unavailable(self.why_not_ready())
         call = next(self._call_ids)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._calls[call] = answer
-        self._life.channel.send(MeasureStepCost(call, budget_s, largest_batch))
+        self._life.channel.send(MeasureStepCost(call, budget_s, largest_batch, fresh))
         try:
             return await asyncio.wait_for(answer, budget_s + _STEP_COST_MARGIN_S)
         except TimeoutError:

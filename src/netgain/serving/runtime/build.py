@@ -1,13 +1,17 @@
 """Builds an engine from its configuration: the one place that knows which parts fit together."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
 import psutil
 import torch
 
+from netgain.cost.machine import this_machine
+from netgain.cost.step_cost_store import StepCostStore
 from netgain.errors import UsageError
+from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.serving.blocks.keys import Namespace
@@ -17,11 +21,12 @@ from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.grammar import Grammars
 from netgain.serving.engine.protocols import Executor, Proposer
 from netgain.serving.engine.scheduler import Scheduler
+from netgain.serving.engine.step_curve import StepCurve, Upkeep, step_limits
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.load import LoadedModel, load_model
-from netgain.serving.runtime.config import CacheSettings, EngineConfig
+from netgain.serving.runtime.config import CacheSettings, EngineConfig, StepCostSettings
 from netgain.serving.runtime.torch_executor import TorchExecutor
 from netgain.serving.speculation.registry import build_proposer, build_verifier
 
@@ -32,7 +37,8 @@ MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What this engine really is, for logs, /v1/models, records and reports. `dtype` names the types that matrices are kept
     in; `model_note` says what a user should know about how the model's files were read, `settings_note` where less is used
-    than a setting asks for. `max_length` is what one request may have, prompt and answer together."""
+    than a setting asks for. `max_length` is what one request may have, prompt and answer together. `step_cost` says whether
+    a step-cost curve was kept from before, and of when."""
 
     model: str
     source: str
@@ -50,6 +56,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int
     kv_token_bytes: int
     weight_bytes: int
+    step_cost: str
 
 
 class BuiltEngine(NamedTuple):
@@ -115,8 +122,27 @@ def build_engine(
         proposer = wrap_proposer(
             build_proposer(speculation.method, speculation.k, speculation.lookup_min, speculation.lookup_max)
         )
+    steps = wrap_executor(executor)
+    step_curve = StepCurve(
+        steps,
+        scheduler.pool,
+        clock,
+        step_limits(scheduler),
+        {
+            **_on_this_machine(),
+            "weights": loaded.weights_digest,
+            "numerics": loaded.numerics,
+            "kv_dtype": kv_name,
+            "threads": str(threads),
+            "device": str(device),
+            "max_tokens": str(scheduler.max_batch_tokens),
+            "max_length": str(scheduler.max_length),
+        },
+        store=_step_cost_store(),
+        upkeep=_upkeep(config.step_cost),
+    )
     engine = Engine(
-        executor=wrap_executor(executor),
+        executor=steps,
         scheduler=scheduler,
         namespace=Namespace(
             weights=loaded.weights_digest,
@@ -133,6 +159,7 @@ def build_engine(
         verifier=build_verifier(speculation.verifier) if proposer is not None else None,
         max_drafts=speculation.k,
         grammars=Grammars(loaded.tokenizer.token_bytes, model.vocab),
+        step_curve=step_curve,
     )
     info = EngineInfo(
         model=config.model.name or loaded.name,
@@ -151,8 +178,35 @@ def build_engine(
         kv_tokens=kv_tokens,
         kv_token_bytes=layout.token_bytes,
         weight_bytes=loaded.model.weight_bytes,
+        step_cost=_described(step_curve),
     )
     return BuiltEngine(engine, loaded, msgspec.structs.asdict(info))
+
+
+def _on_this_machine() -> dict[str, str]:
+    return {name: str(value) for name, value in msgspec.structs.asdict(this_machine()).items()}
+
+
+def _step_cost_store() -> StepCostStore | None:
+    try:
+        return StepCostStore(cache_folder() / "step-cost")
+    except UsageError:  # nowhere to keep anything, which stands in the way of nothing else
+        return None
+
+
+def _upkeep(settings: StepCostSettings) -> Upkeep | None:
+    if settings.refresh == "never":
+        return None
+    return Upkeep(idle_s=settings.idle_s, max_age_s=settings.max_age_days * 86_400.0, margin=settings.margin)
+
+
+def _described(curve: StepCurve) -> str:
+    if curve.cost is None:
+        return "not measured yet"
+    if curve.cost.measured_at is None:
+        return "kept from an earlier start"
+    at = datetime.fromtimestamp(curve.cost.measured_at, UTC)
+    return f"kept from an earlier start, measured {at.isoformat(timespec='seconds')}"
 
 
 def _device(name: str) -> torch.device:

@@ -100,6 +100,20 @@ class SpeculationSettings(Settings):
         return self
 
 
+class StepCostSettings(Settings):
+    """The measured cost of a step, by what it holds: kept in the cache, measured again while the engine is idle."""
+
+    refresh: Literal["idle", "never"] = Field(
+        default="idle",
+        description="idle measures while no request runs, where no curve is kept, it is old or steps disagree with it",
+    )
+    idle_s: float = Field(default=5.0, ge=0, description="idle for this long before anything is measured")
+    max_age_days: float = Field(default=7.0, gt=0, le=3650, description="an older curve is measured again")
+    margin: float = Field(
+        default=0.25, gt=0, le=10, description="so far off may the median of recent steps be, as a share of the curve"
+    )
+
+
 class EngineConfig(Settings):
     """Everything that `build_engine` needs; the same tree builds the simulated form."""
 
@@ -107,6 +121,7 @@ class EngineConfig(Settings):
     cache: CacheSettings = CacheSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     speculation: SpeculationSettings = SpeculationSettings()
+    step_cost: StepCostSettings = StepCostSettings()
 
 
 class LimitSettings(Settings):

@@ -122,6 +122,7 @@ class _Process:
     async def _loop(self, engine: Engine, collector: Collector) -> None:
         """Take messages between steps, never during one."""
         previous: StepRecord | None = None
+        idle_since_s = time.monotonic()
         while not self._stopping:
             await self._take_messages(engine)
             if engine.has_work:
@@ -132,13 +133,22 @@ class _Process:
                 if outputs:
                     self._say(_outputs(outputs, step, previous))
                 previous = step
-                # the loop reads the socket in the first of these turns and delivers what it read before the second ends
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
+                idle_since_s = time.monotonic()
+                await _let_in()
             elif not self._inbox and not self._preparing.ready and not self._stopping:
                 previous = None
                 self._wake.clear()
-                await self._wake.wait()
+                await self._rest(engine, time.monotonic() - idle_since_s)
+
+    async def _rest(self, engine: Engine, idle_s: float) -> None:
+        """Wait for a message, or run one step of the engine's upkeep when it is time for it."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), engine.upkeep_in_s(idle_s))
+            return
+        self._step_started_s = time.monotonic()
+        await engine.keep_up()
+        self._step_started_s = None
+        await _let_in()
 
     async def _take_messages(self, engine: Engine) -> None:
         self._preparing.hand_over(engine)
@@ -149,23 +159,22 @@ class _Process:
                     self._preparing.submit(engine, request)
                 case Abort(request_id):
                     self._preparing.abort(engine, request_id)
-                case MeasureStepCost(call, budget_s, largest_batch):
-                    await self._measure(engine, call, budget_s, largest_batch)
+                case MeasureStepCost():
+                    await self._measure(engine, message)
                 case Stop():
                     self._stop()
                 case Configure():
                     raise RuntimeError("a second Configure came; an engine process is configured once")
 
-    async def _measure(self, engine: Engine, call: int, budget_s: float, largest_batch: int) -> None:
-        if engine.has_work:
-            self._say(StepCostMeasured(call, None, "the engine is busy; step cost is measured when no request runs"))
-            return
-        try:
-            cost = await engine.measure_step_cost(budget_s, largest_batch)
-        except NetgainError as error:
-            self._say(StepCostMeasured(call, None, str(error)))
-        else:
-            self._say(StepCostMeasured(call, msgspec.json.encode(cost)))
+    async def _measure(self, engine: Engine, asked: MeasureStepCost) -> None:
+        cost = engine.step_curve.cost
+        if asked.fresh or cost is None or cost.largest_batch < asked.largest_batch:
+            try:
+                cost = await engine.measure_step_cost(asked.budget_s, asked.largest_batch)
+            except NetgainError as error:
+                self._say(StepCostMeasured(asked.call, None, str(error)))
+                return
+        self._say(StepCostMeasured(asked.call, cost.to_json()))
 
     def _heartbeats(self, engine: Engine, collector: Collector, period_s: float) -> None:
         """Runs on a thread and a connection of its own, since a step occupies the event loop for as long as it takes."""
@@ -174,7 +183,8 @@ class _Process:
             while True:
                 started_s = self._step_started_s
                 in_step_s = None if started_s is None else time.monotonic() - started_s
-                pulse.sendall(encode(Heartbeat(engine.stats(), collector.counters(), in_step_s)))
+                counters = collector.counters() | engine.step_curve.gauges()
+                pulse.sendall(encode(Heartbeat(engine.stats(), counters, in_step_s)))
                 time.sleep(period_s)
 
     async def _first_message(self) -> Configure | None:
@@ -209,6 +219,12 @@ class _Process:
     def _stop(self) -> None:
         self._stopping = True
         self._wake.set()
+
+
+async def _let_in() -> None:
+    """The event loop reads the socket in the first of these turns and delivers what it read before the second ends."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 def _outputs(outputs: list[Output], step: StepRecord | None, previous: StepRecord | None) -> Outputs:

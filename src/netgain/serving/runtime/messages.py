@@ -27,11 +27,13 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class MeasureStepCost(msgspec.Struct, frozen=True, tag=True):
-    """Measure the cost of a step for about `budget_s` seconds; answered by StepCostMeasured with the same `call`."""
+    """What a step costs: the curve in use if there is one for such batches and it need not be `fresh`, else one measured now
+    for about `budget_s` seconds; answered by StepCostMeasured with the same `call`."""
 
     call: int
     budget_s: float
     largest_batch: int
+    fresh: bool
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +69,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """A sign of life, sent at the agreed pace on a connection of its own: gauges and counters, the collector's counters since
-    the process started, and how long the current step has run (None: between steps)."""
+    the process started and what is known of the step-cost curve, and how long the current step has run (None: between steps)."""
 
     stats: EngineStats
     counters: dict[str, float]
