@@ -45,13 +45,14 @@ def is_step(at_s: float | None, written_s: list[float], step: int) -> bool:
 
 
 def summarise_one(record: ClientRecord) -> Summary:
-    load = ClientLoad(lateness_p99_s=0.0, loop_lag_p99_s=0.0, wall_s=1.0, cpu_s=0.0, cpu_share=0.0, in_flight_mean=None)
+    load = ClientLoad(lateness_p50_s=0.0, lateness_p99_s=0.0, loop_lag_p99_s=0.0, wall_s=1.0, cpu_s=0.0, cpu_share=0.0)
     return summarise(
         Run(
             records=(record,),
             arrivals=Closed(1),
             started_s=record.scheduled_s,
             finished_s=record.finished_s,
+            steady_until_s=record.finished_s,
             unscheduled=0,
             client=load,
             void=None,

@@ -1,13 +1,12 @@
 """A percentile is one of the samples, and says when there are too few."""
 
 import math
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netgain.measuring.client.quantile import is_thin, quantile, quantile_interval, weighted_quantile
+from netgain.measuring.client.quantile import is_thin, quantile, weighted_quantile
 
 
 def test_p99_of_three_is_the_largest() -> None:
@@ -34,20 +33,3 @@ def test_thin_percentiles_are_known(count: int, share: float, thin: bool) -> Non
 def test_weights_are_repeated_samples(values: list[int], share: float) -> None:
     pairs = [(float(value), float(values.count(value))) for value in set(values)]
     assert weighted_quantile(pairs, share) == quantile([float(value) for value in values], share)
-
-
-def test_interval_holds_its_level() -> None:
-    source = random.Random(2)
-    for count, share in ((60, 0.5), (200, 0.95), (500, 0.99)):
-        true = -math.log(1.0 - share)
-        hits = 0
-        for _ in range(400):
-            interval = quantile_interval([source.expovariate(1.0) for _ in range(count)], share)
-            hits += interval is not None and interval[0] <= true <= interval[1]
-        assert hits / 400 >= 0.92
-
-
-def test_no_interval_from_too_few() -> None:
-    assert quantile_interval([1.0], 0.5) is None
-    assert quantile_interval([float(n) for n in range(60)], 0.99) is None
-    assert quantile_interval([], 0.5) is None

@@ -47,22 +47,29 @@ def failure(number: int) -> ClientRecord:
     )
 
 
-def made_run(*records: ClientRecord, in_flight: float | None = None, void: str | None = None) -> Run:
+def changes(*records: ClientRecord) -> tuple[tuple[float, int], ...]:
+    edges = sorted([(record.sent_s, 1) for record in records] + [(record.finished_s, -1) for record in records])
+    return tuple((at_s, sum(by for _, by in edges[: place + 1])) for place, (at_s, _) in enumerate(edges))
+
+
+def made_run(*records: ClientRecord, void: str | None = None) -> Run:
     start_s = min((record.scheduled_s for record in records), default=100.0)
     end_s = max((record.finished_s for record in records), default=100.0)
     load = ClientLoad(
+        lateness_p50_s=0.0,
         lateness_p99_s=0.0,
         loop_lag_p99_s=0.0,
         wall_s=end_s - start_s,
         cpu_s=0.0,
         cpu_share=0.0,
-        in_flight_mean=in_flight,
     )
     return Run(
         records=records,
         arrivals=Closed(1),
         started_s=start_s,
         finished_s=end_s,
+        steady_until_s=end_s,
+        changes=changes(*records),
         unscheduled=0,
         client=load,
         void=void,
@@ -148,7 +155,7 @@ def test_thin_percentiles_and_uncertainty_are_shown() -> None:
 
 
 def test_tokens_that_come_together_share_the_gap() -> None:
-    figure = per_token([[(0.025, 4), (0.1, 1)]], failed=0)
+    figure = per_token([[(0.025, 4), (0.1, 1)]])
     assert figure.count == 5
     assert figure.p50 == 0.025
     assert figure.mean == pytest.approx(0.04)
@@ -170,11 +177,42 @@ def test_goodput_counts_requests_that_meet_the_whole_slo() -> None:
 
 
 def test_littles_law_is_checked() -> None:
-    run = made_run(record(0), record(1), in_flight=2 * 0.3 / 1.3)
-    assert summarise(run).little_gap == pytest.approx(0.0)
-    assert summarise(
-        msgspec.structs.replace(run, client=msgspec.structs.replace(run.client, in_flight_mean=1.0))
-    ).little_gap == (pytest.approx(1 - 0.6 / 1.3))
+    run = made_run(record(0), record(1))
+    little = summarise(run).little
+    assert little is not None
+    assert little.in_flight == pytest.approx(2 * 0.3 / 1.3)
+    assert little.deviation == pytest.approx(0.0)
+    lost = msgspec.structs.replace(run, records=run.records[:1])
+    little = summarise(lost).little
+    assert little is not None
+    assert little.deviation == pytest.approx(-0.5), "a record is missing"
+
+
+def test_rates_are_those_of_the_steady_load() -> None:
+    """vllm-project/guidellm#93: filling up and draining lower a mean over the whole run."""
+    run = msgspec.structs.replace(
+        made_run(*(record(number) for number in range(4, 10))),
+        warm_up=tuple(record(number) for number in range(4)),
+        steady_until_s=109.0,
+    )
+    summary = summarise(run)
+    assert summary.window_s == pytest.approx(5.0)
+    assert summary.requests == 6
+    assert summary.requests_per_s == pytest.approx(1.0), "the last request ended after the window"
+    assert summary.output_tokens_per_s == pytest.approx(5 * 11 / 5.0)
+
+
+def test_attainment_and_goodput_have_intervals() -> None:
+    slow = tuple(record(number, ttft_s=0.9) for number in range(90, 100))
+    summary = summarise(made_run(*(record(number) for number in range(90)), *slow), parse_slo("ttft=500ms"))
+    assert summary.attainment == 0.9
+    assert summary.attainment_interval is not None
+    low, high = summary.attainment_interval
+    assert low < 0.83, "ten bad ones in a row are not ten independent ones"
+    assert high > 0.95
+    assert summary.goodput_interval is not None
+    assert summary.goodput_per_s is not None
+    assert summary.goodput_interval[0] < summary.goodput_per_s < summary.goodput_interval[1]
 
 
 def test_a_void_run_is_not_usable() -> None:

@@ -142,9 +142,9 @@ def test_arrivals_that_are_not_known_or_not_possible_are_refused(made: Make) -> 
     with pytest.raises(UsageError, match="use a closed loop"):
         recorded_arrivals(made(_entry(0, prompt_size=9, arrived_unix_s=None)))
     with pytest.raises(UsageError, match="speed"):
-        Recorded((0.0,), speed=0.0)
-    with pytest.raises(UsageError, match="2 requests"):
-        Recorded((0.0,)).offsets_s(2)
+        Recorded((0.0, 1.0), speed=0.0)
+    with pytest.raises(UsageError, match="two requests at different times"):
+        Recorded((0.0,))
 
 
 def test_absurd_lengths_are_left_out_and_not_made_up(made: Make) -> None:

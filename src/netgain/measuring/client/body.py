@@ -15,6 +15,11 @@ class Prepared(msgspec.Struct, frozen=True):
     path: str
     body: bytes
 
+    def salted(self, salt: str) -> "Prepared":
+        """The same request under a `cache_salt`: it shares no prefix-cache entry with other salts."""
+        body = b'%b,"cache_salt":%b}' % (self.body[:-1], msgspec.json.encode(salt))
+        return Prepared(self.item, self.path, body)
+
 
 def prepare(item: Item, model: str, options: Options, to_netgain: bool) -> Prepared:
     """Build the streaming request. The `netgain` object is only added for a netgain server, since others may refuse it."""

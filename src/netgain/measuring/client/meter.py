@@ -18,16 +18,14 @@ class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What the client cost during a run: lateness, lag and CPU time (of this whole process) in seconds.
 
     `cpu_share` is the CPU time per second of the run: 1.0 is one core.
-
-    `in_flight_mean` is the time average of requests in flight, counted as they start and end (Little's L).
     """
 
+    lateness_p50_s: float | None
     lateness_p99_s: float | None
     loop_lag_p99_s: float | None
     wall_s: float
     cpu_s: float
     cpu_share: float | None
-    in_flight_mean: float | None
 
     def over(self, budget: Budget) -> str | None:
         """Why the run is void, or None. Names the figure, the budget and the remedy."""
@@ -58,45 +56,49 @@ class Meter:
     def __init__(self) -> None:
         self._lags: list[float] = []
         self._in_flight = 0
-        self._area = 0.0  # request-seconds
-        self._changed_s = self._started_s = time.monotonic()
+        self._changes: list[tuple[float, int]] = []
+        self._started_s = time.monotonic()
         self._cpu_s = time.process_time()
         self._due_s = math.inf
         self._ticker: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._changed_s = self._started_s = time.monotonic()
+        self._started_s = time.monotonic()
         self._cpu_s = time.process_time()
         self._ticker = asyncio.create_task(self._tick(), name="client meter")
 
     def change(self, by: int) -> None:
         """A request starts (+1) or ends (-1) now."""
-        now = time.monotonic()
-        self._area += self._in_flight * (now - self._changed_s)
         self._in_flight += by
-        self._changed_s = now
+        self._changes.append((time.monotonic(), self._in_flight))
 
     @property
     def in_flight(self) -> int:
         return self._in_flight
 
+    @property
+    def changes(self) -> tuple[tuple[float, int], ...]:
+        """(when, requests in flight from then on), in order of time."""
+        return tuple(self._changes)
+
     async def stop(self, lateness_s: Sequence[float]) -> ClientLoad:
         """End the watch. `lateness_s` has one value per request sent."""
-        self.change(0)
+        stopped_s = time.monotonic()
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.wait((self._ticker,))
-            self._lags.append(max(0.0, self._changed_s - self._due_s))
-        wall_s = self._changed_s - self._started_s
+            self._lags.append(max(0.0, stopped_s - self._due_s))
+        wall_s = stopped_s - self._started_s
         cpu_s = time.process_time() - self._cpu_s
         known = wall_s > 0.0
+        late = [seconds for seconds in lateness_s if math.isfinite(seconds)]
         return ClientLoad(
-            lateness_p99_s=quantile([late for late in lateness_s if math.isfinite(late)], 0.99),
+            lateness_p50_s=quantile(late, 0.5),
+            lateness_p99_s=quantile(late, 0.99),
             loop_lag_p99_s=quantile(self._lags, 0.99),
             wall_s=wall_s,
             cpu_s=cpu_s,
             cpu_share=cpu_s / wall_s if known else None,
-            in_flight_mean=self._area / wall_s if known else None,
         )
 
     async def _tick(self) -> None:

@@ -27,7 +27,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     requests' own limits). `running_usage`: ask for token counts in every chunk (a server that refuses the field answers
     400: set it to False). `server_record`: ask for netgain's own account of each request; None asks the server first
     whether it is netgain. `server_tokens`: with it, prompt and output token ids. `speculate`: False opts out of
-    speculation on a netgain server. `retokenise`: counts the tokens of a text, used only where the server gives no
+    speculation on a netgain server. `salt`: the items' n-th turn is sent under the cache_salt "SALT-n", so that prompts sent
+    again find none of their own KV (a server that refuses the field answers 400). `retokenise`: counts the tokens of a
+    text, used only where the server gives no
     counts. `extra_body` is merged into every request, `headers` are sent with it (an API key, say).
     """
 
@@ -37,6 +39,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     server_record: bool | None = None
     server_tokens: bool = False
     speculate: bool | None = None
+    salt: str | None = None
     retokenise: Callable[[str], int] | None = None
     extra_body: Mapping[str, Any] = msgspec.field(default_factory=dict)
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)

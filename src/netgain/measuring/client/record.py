@@ -32,11 +32,13 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     `tokens_source` is the rule behind those counts: "usage" = the server's running usage in every chunk, "total" = only
     the server's final count, spread over the chunks by length of text, "text" = the same with a count re-tokenised here,
     "chunks" = one token per chunk assumed. `text` is the answer; `reasoning` every other channel.
+    `turn`: how many times the item had been sent before in this run.
     `connect_s` is the time to open a connection for this request (0.0: an open one was reused).
     """
 
     item_id: str
     category: str
+    turn: int = 0
     scheduled_s: float
     sent_s: float
     finished_s: float

@@ -4,6 +4,7 @@ import asyncio
 import math
 import resource
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import msgspec
 from netgain.errors import UsageError
 from netgain.measuring.client.body import Prepared, prepare
 from netgain.measuring.client.endpoint import base_url, is_netgain
+from netgain.measuring.client.extent import Extent
 from netgain.measuring.client.meter import ClientLoad, Meter
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ClientRecord, ErrorKind
 from netgain.measuring.client.send import send, trace_connecting
-from netgain.measuring.workload.arrivals import Arrivals, Closed, Constant, Poisson, Recorded, most_at_once
+from netgain.measuring.workload.arrivals import Arrivals, Closed, most_at_once
 from netgain.measuring.workload.item import Item
 
 _LEAD_S = 0.02  # between preparation and the first scheduled send
@@ -26,35 +28,46 @@ _IDLE_CONNECTION_S = 2.0  # shorter than servers keep idle connections, so that 
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Counts of requests, after one more has ended."""
+    """Counts of requests, after one more has ended. `total` is None when only time limits them."""
 
     done: int
     failed: int
     in_flight: int
-    total: int
+    total: int | None
     last: ClientRecord
+    counted: bool  # whether `last` counts, or was for warming up
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished run. `records` are in the order of the items; items that the deadline left unscheduled have none.
+    """A finished run. `records` are those that count, in the order of their sending; what the deadline left unscheduled has none.
 
-    `started_s`, `finished_s`: the window, from the first scheduled time to the last end, client's monotonic seconds.
-    `void`: why the figures must not be used (the client was the bottleneck), or None. `netgain_server`: whether the
-    server was asked for its own records.
+    `warm_up` are the records before them. `started_s`, `finished_s`: from the first counted scheduled time to the last end,
+    client's monotonic seconds. `steady_until_s`: until when the load lasted (no more requests were due, or fewer were in
+    flight than asked). `changes`: (when, requests in flight from then on). `void`: why the figures must not be used (the client
+    was the bottleneck), or None. `stopped`: it was ended early, and requests in flight then have no record.
+    `netgain_server`: whether the server was asked for its own records.
     """
 
     records: tuple[ClientRecord, ...]
+    warm_up: tuple[ClientRecord, ...] = ()
     arrivals: Arrivals
     started_s: float
     finished_s: float
+    steady_until_s: float
+    changes: tuple[tuple[float, int], ...] = ()
     unscheduled: int
     client: ClientLoad
     void: str | None
+    stopped: bool = False
     netgain_server: bool
 
     @property
     def window_s(self) -> float:
         return self.finished_s - self.started_s
+
+
+class Stop(Exception):
+    """Raised by `on_progress` to end a run early: what is in flight is cancelled, and has no record."""
 
 
 async def run(
@@ -64,18 +77,22 @@ async def run(
     arrivals: Arrivals,
     options: Options | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    extent: Extent | None = None,
+    on_counting: Callable[[], None] | None = None,
 ) -> Run:
-    """Send every item once and wait for all answers.
+    """Send what `extent` says (without it every item once) and wait for all answers.
 
-    Failures are records, not exceptions. Raises UsageError before anything is sent when the URL, the items or the
-    process's file-descriptor limit cannot do; when cancelled, all requests are cancelled and their connections closed
-    before CancelledError leaves here. Ends within `timeout_s` of the last send, or at the deadline.
+    `on_counting` is called just before the first request that counts. Failures are records, not exceptions. Raises UsageError
+    before anything is sent when the URL, the items or the process's file-descriptor limit cannot do; when cancelled, all
+    requests are cancelled and their connections closed before CancelledError leaves here. Ends within `timeout_s` of the last
+    send, or at the deadline.
     """
-    options = options or Options()
+    options, extent = options or Options(), extent or Extent()
     base = base_url(url)
     if not items:
         raise UsageError("there is nothing to run: the workload has no items")
-    _check_files(most_at_once(arrivals, len(items), options.timeout_s))
+    count = _due(arrivals, extent, len(items))
+    _check_files(most_at_once(arrivals, count, options.timeout_s))
     connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_IDLE_CONNECTION_S)
     headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **options.headers}
     async with aiohttp.ClientSession(
@@ -87,10 +104,34 @@ async def run(
     ) as session:
         to_netgain = await is_netgain(session, base) if options.server_record is None else options.server_record
         prepared = [prepare(item, model, options, to_netgain) for item in items]
-        return await _Sender(session, base, prepared, arrivals, options, to_netgain, on_progress).run()
+        sender = _Sender(session, base, prepared, arrivals, options, extent, count, to_netgain)
+        sender.on_progress, sender.on_counting = on_progress, on_counting
+        return await sender.run()
+
+
+_ENDLESS = 2**62
+
+
+def _due(arrivals: Arrivals, extent: Extent, items: int) -> int:
+    """How many requests may be sent at most."""
+    most = extent.most(items)
+    if extent.send_for_s is None or isinstance(arrivals, Closed):
+        return _ENDLESS if most is None else most
+    # a longer schedule begins like a shorter one, so it can be drawn until it is long enough
+    count = extent.warm_up + 64
+    while True:
+        offsets = arrivals.offsets_s(count)
+        limit_s = offsets[extent.warm_up] + extent.send_for_s
+        if offsets[-1] > limit_s or (most is not None and count >= most):
+            within = bisect_right(offsets, limit_s)
+            return within if most is None else min(most, within)
+        count *= 2
 
 
 class _Sender:
+    on_progress: Callable[[Progress], None] | None = None
+    on_counting: Callable[[], None] | None = None
+
     def __init__(
         self,
         session: aiohttp.ClientSession,
@@ -98,81 +139,122 @@ class _Sender:
         prepared: Sequence[Prepared],
         arrivals: Arrivals,
         options: Options,
+        extent: Extent,
+        count: int,
         to_netgain: bool,
-        on_progress: Callable[[Progress], None] | None,
     ) -> None:
         self._session = session
         self._base = base
         self._prepared = prepared
         self._arrivals = arrivals
         self._options = options
+        self._extent = extent
+        self._count = count
         self._to_netgain = to_netgain
-        self._on_progress = on_progress
         self._records: dict[int, ClientRecord] = {}
         self._failed = 0
         self._meter = Meter()
         self._ends_s: float | None = None
+        self._stops_sending_s = math.inf
+        self._began_s: float | None = None
+        self._steady_until_s = math.inf
 
     async def run(self) -> Run:
         start_s = time.monotonic() + _LEAD_S
         if self._options.deadline_s is not None:
             self._ends_s = start_s + self._options.deadline_s
         self._meter.start()
+        stopped = False
         try:
             async with asyncio.TaskGroup() as group:
                 match self._arrivals:
                     case Closed(concurrency):
                         await self._sleep_until(start_s)
-                        waiting = iter(range(len(self._prepared)))
-                        for _ in range(min(concurrency, len(self._prepared))):
+                        waiting = iter(range(self._count))
+                        for _ in range(min(concurrency, self._count)):
                             group.create_task(self._one_after_another(waiting))
-                    case Poisson() | Constant() | Recorded():
-                        for place, offset_s in enumerate(self._arrivals.offsets_s(len(self._prepared))):
-                            due_s = start_s + offset_s
-                            if self._ends_s is not None and due_s >= self._ends_s:
-                                break
-                            await self._sleep_until(due_s)
-                            group.create_task(self._send(place, due_s))
+                    case open_loop:
+                        await self._on_schedule(group, open_loop.offsets_s(self._count), start_s)
+        except* Stop:
+            stopped = True
         finally:
             client = await self._meter.stop([record.lateness_s for record in self._records.values()])
-        records = tuple(self._records[place] for place in sorted(self._records))
+        warm_up = self._extent.warm_up
+        counted = tuple(self._records[place] for place in sorted(self._records) if place >= warm_up)
+        began_s = start_s if self._began_s is None else self._began_s
+        finished_s = max((record.finished_s for record in counted), default=began_s)
         return Run(
-            records=records,
+            records=counted,
+            warm_up=tuple(self._records[place] for place in sorted(self._records) if place < warm_up),
             arrivals=self._arrivals,
-            started_s=min((record.scheduled_s for record in records), default=start_s),
-            finished_s=max((record.finished_s for record in records), default=start_s),
-            unscheduled=len(self._prepared) - len(records),
+            started_s=began_s,
+            finished_s=finished_s,
+            steady_until_s=max(began_s, min(self._steady_until_s, finished_s)),
+            changes=self._meter.changes,
+            unscheduled=0 if self._count == _ENDLESS or stopped else self._count - len(self._records),
             client=client,
-            void=_own_failure(records) or client.over(self._options.budget),
+            void=_own_failure(counted) or client.over(self._options.budget),
+            stopped=stopped,
             netgain_server=self._to_netgain,
         )
 
+    async def _on_schedule(self, group: asyncio.TaskGroup, offsets_s: Sequence[float], start_s: float) -> None:
+        for place, offset_s in enumerate(offsets_s):
+            due_s = start_s + offset_s
+            if self._ends_s is not None and due_s >= self._ends_s:
+                break
+            await self._sleep_until(due_s)
+            self._begin_counting(place, due_s)
+            group.create_task(self._send(place, due_s))
+        first_s = start_s + offsets_s[min(self._extent.warm_up, len(offsets_s) - 1)]
+        last_s = start_s + offsets_s[-1]
+        gap_s = offsets_s[-1] / len(offsets_s)
+        lasts_s = self._extent.send_for_s
+        self._steady_until_s = last_s + gap_s if lasts_s is None else min(last_s + gap_s, first_s + lasts_s)
+
     async def _one_after_another(self, waiting: Iterator[int]) -> None:
         for place in waiting:
-            if self._ends_s is not None and time.monotonic() >= self._ends_s:
-                return
-            await self._send(place, time.monotonic())
+            due_s = time.monotonic()
+            if due_s >= self._stops_sending_s or (self._ends_s is not None and due_s >= self._ends_s):
+                break
+            self._begin_counting(place, due_s)
+            await self._send(place, due_s)
+        self._steady_until_s = min(self._steady_until_s, time.monotonic())
+
+    def _begin_counting(self, place: int, due_s: float) -> None:
+        if place == self._extent.warm_up:
+            self._began_s = due_s
+            self._stops_sending_s = due_s + (self._extent.send_for_s or math.inf)
+            if self.on_counting is not None:
+                self.on_counting()
 
     async def _send(self, place: int, due_s: float) -> None:
         options = self._options
+        turn, of = divmod(place, len(self._prepared))
+        prepared = self._prepared[of]
+        if options.salt is not None:
+            prepared = prepared.salted(f"{options.salt}-{turn}")
         self._meter.change(+1)
         try:
             record = await send(
                 self._session,
                 self._base,
-                self._prepared[place],
+                prepared,
                 due_s,
                 options.timeout_s,
                 self._ends_s,
                 options.retokenise,
+                turn,
             )
         finally:
             self._meter.change(-1)
         self._records[place] = record
         self._failed += not record.ok
-        if self._on_progress is not None:
-            total, done = len(self._prepared), len(self._records)
-            self._on_progress(Progress(done, self._failed, self._meter.in_flight, total, record))
+        if self.on_progress is not None:
+            total = None if self._count == _ENDLESS else self._count
+            counted = place >= self._extent.warm_up
+            done = len(self._records)
+            self.on_progress(Progress(done, self._failed, self._meter.in_flight, total, record, counted))
 
     async def _sleep_until(self, due_s: float) -> None:
         while (left_s := due_s - time.monotonic()) > 0.0:

@@ -132,6 +132,7 @@ async def send(
     timeout_s: float,
     run_ends_s: float | None,
     retokenise: Callable[[str], int] | None,
+    turn: int = 0,
 ) -> ClientRecord:
     """Send now, read the stream to its end, return the record. Only cancellation is raised.
 
@@ -161,7 +162,7 @@ async def send(
     except (aiohttp.ClientError, OSError) as error:
         failure = _transport_failure(error, answer)
     finished_s = time.monotonic() if failure is not None or answer.done_s is None else answer.done_s
-    return _record(prepared, answer, connecting, failure, scheduled_s, sent_s, finished_s, retokenise)
+    return _record(prepared, answer, connecting, failure, scheduled_s, sent_s, finished_s, retokenise, turn)
 
 
 async def _exchange(
@@ -232,6 +233,7 @@ def _record(
     sent_s: float,
     finished_s: float,
     retokenise: Callable[[str], int] | None,
+    turn: int,
 ) -> ClientRecord:
     text, aside = "".join(answer.text), "".join(answer.aside)
     recounted = retokenise(aside + text) if retokenise is not None and answer.total_tokens is None else None
@@ -239,6 +241,7 @@ def _record(
     return ClientRecord(
         item_id=prepared.item.id,
         category=prepared.item.category,
+        turn=turn,
         scheduled_s=scheduled_s,
         sent_s=sent_s,
         finished_s=finished_s,

@@ -5,30 +5,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from netgain.measuring.client.quantile import is_thin, quantile, quantile_interval, weighted_quantile
+from netgain.measuring.client.interval import effective_count, share_interval
+from netgain.measuring.client.percentiles import Percentiles, per_request, per_token, ratio, weigh
+from netgain.measuring.client.quantile import is_thin, quantile, weighted_quantile
 from netgain.measuring.client.record import ClientRecord, ErrorKind, TokensSource
 from netgain.measuring.client.run import Run
 from netgain.measuring.workload.slo import SLO, Target
-
-
-class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
-    """A distribution in seconds. Failed requests are in the percentiles as infinite, in `mean` not at all.
-
-    `count`: samples, without failures. `failed`: failed requests inside the percentiles. `thin`: the percentiles that
-    are simply the most extreme sample, because there are too few. `interval`: for p50, p95 and p99 the 95 % confidence
-    interval (None: too few samples, or samples that are not independent, such as the tokens of one request).
-    JSON knows no infinity and shows null: null with `failed` above 0 reads "failed".
-    """
-
-    count: int
-    failed: int
-    mean: float | None
-    p50: float | None
-    p95: float | None
-    p99: float | None
-    thin: tuple[str, ...]
-    interval: dict[str, tuple[float, float] | None]
 
 
 class TargetResult(msgspec.Struct, frozen=True):
@@ -40,13 +25,27 @@ class TargetResult(msgspec.Struct, frozen=True):
     thin: bool
 
 
+class LittlesLaw(msgspec.Struct, frozen=True):
+    """Requests in flight as counted, and as arrival rate times mean time from sending to end.
+
+    `deviation` = derived / counted - 1. It is far from 0 when the load is not steady (a growing queue), and when the records do
+    not hold every request.
+    """
+
+    in_flight: float
+    rate_per_s: float
+    mean_time_s: float
+    derived: float
+    deviation: float
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in figures. Latencies count from the scheduled time; definitions in docs/measuring.md.
 
     `tokens_source`: requests by the rule their tokens were counted with; runs judged by different rules are not compared.
-    `output_tokens` is None when one successful request has an unknown count. Rates are per second of `window_s`.
-    `attainment`: share of all requests that meet the SLO; `unjudged` of them showed no token. `little_gap`: relative
-    difference between the requests in flight as counted and as rate times mean time (above 5 % the records are doubtful).
+    Rates are of what happened within `window_s`, the time of steady load: requests that ended, tokens that came.
+    `output_tokens` of all requests that count; None when one successful request has an unknown count, as the prompt's.
+    `attainment`: share of all requests that meet the SLO, with its 95 % interval; `unjudged` of them showed no token.
     """
 
     requests: int
@@ -64,15 +63,19 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     e2e: Percentiles
     lateness: Percentiles
     tokens_source: dict[TokensSource, int]
+    prompt_tokens: int | None
+    cached_tokens: int | None
     output_tokens: int | None
     output_tokens_per_s: float | None
     requests_per_s: float | None
     slo: str | None
     slo_targets: tuple[TargetResult, ...]
     attainment: float | None
+    attainment_interval: tuple[float, float] | None
     unjudged: int
     goodput_per_s: float | None
-    little_gap: float | None
+    goodput_interval: tuple[float, float] | None
+    little: LittlesLaw | None
     void: str | None
 
     @property
@@ -86,73 +89,75 @@ def summarise(run: Run, slo: SLO | None = None) -> Summary:
     records = run.records
     good = [record for record in records if record.ok]
     failed = len(records) - len(good)
-    counts = [record.output_tokens for record in good]
-    tokens = None if None in counts or not good else sum(count or 0 for count in counts)
-    window_s = run.window_s
+    began_s, ended_s = window(run)
+    window_s = ended_s - began_s
+    everyone = (*run.warm_up, *records)
+    ended = sum(record.ok and began_s <= record.finished_s <= ended_s for record in everyone)
+    little = littles_law(run)
+    overlap = max(1.0, 0.0 if little is None else little.in_flight)
     judged = [slo.met_by(record) for record in records] if slo is not None else []
-    met = sum(answer is True for answer in judged)
+    met = np.array([answer is True for answer in judged], dtype=np.float64)
+    attainment = None if slo is None or not records else float(met.mean())
+    within = None if attainment is None else _attained(attainment, met, overlap)
+    arriving = ratio(sum(began_s <= record.scheduled_s <= ended_s for record in records), window_s)
     return Summary(
         requests=len(records),
         succeeded=len(good),
         failed=failed,
         unscheduled=run.unscheduled,
         errors=dict(Counter(record.error_kind for record in records if record.error_kind is not None)),
-        error_rate=_ratio(failed, len(records)),
+        error_rate=ratio(failed, len(records)),
         window_s=window_s,
-        ttft=per_request([record.ttft_s for record in records]),
-        first_text=per_request([record.first_text_after_s for record in records]),
-        tpot=per_request([record.tpot_s for record in records]),
-        itl=per_token([record.token_gaps() for record in good], failed),
-        chunk_gap=per_token([[(gap_s, 1) for gap_s in record.chunk_gaps_s()] for record in good], failed),
-        e2e=per_request([record.e2e_s for record in records]),
-        lateness=per_request([record.lateness_s for record in records]),
+        ttft=per_request([record.ttft_s for record in records], overlap),
+        first_text=per_request([record.first_text_after_s for record in records], overlap),
+        tpot=per_request([record.tpot_s for record in records], overlap),
+        itl=per_token([record.token_gaps() if record.ok else None for record in records], overlap),
+        chunk_gap=per_token([_pauses(record) if record.ok else None for record in records], overlap),
+        e2e=per_request([record.e2e_s for record in records], overlap),
+        lateness=per_request([record.lateness_s for record in records], overlap),
         tokens_source=dict(Counter(record.tokens_source for record in good if record.tokens_source is not None)),
-        output_tokens=tokens,
-        output_tokens_per_s=None if tokens is None else _ratio(tokens, window_s),
-        requests_per_s=_ratio(len(good), window_s),
+        prompt_tokens=_total([record.prompt_tokens for record in good]),
+        cached_tokens=_total([record.cached_tokens for record in good]),
+        output_tokens=_total([record.output_tokens for record in good]),
+        output_tokens_per_s=_tokens_per_s(everyone, began_s, ended_s),
+        requests_per_s=ratio(ended, window_s),
         slo=None if slo is None else str(slo),
         slo_targets=() if slo is None else tuple(_judge(target, records) for target in slo.targets),
-        attainment=None if slo is None else _ratio(met, len(records)),
+        attainment=attainment,
+        attainment_interval=within,
         unjudged=sum(answer is None for answer in judged),
-        goodput_per_s=None if slo is None else _ratio(met, window_s),
-        little_gap=_little_gap(run),
+        goodput_per_s=None if attainment is None or arriving is None else attainment * arriving,
+        goodput_interval=None if within is None or arriving is None else (within[0] * arriving, within[1] * arriving),
+        little=little,
         void=run.void,
     )
 
 
-def per_request(values: Sequence[float | None]) -> Percentiles:
-    """One sample per request; None (no such value) is left out, infinity (failed) is not."""
-    samples = [value for value in values if value is not None]
-    finite = [value for value in samples if math.isfinite(value)]
-    return Percentiles(
-        count=len(finite),
-        failed=len(samples) - len(finite),
-        mean=_ratio(math.fsum(finite), len(finite)),
-        p50=quantile(samples, 0.50),
-        p95=quantile(samples, 0.95),
-        p99=quantile(samples, 0.99),
-        thin=_thin(len(samples)),
-        interval={name: quantile_interval(samples, share) if samples else None for name, share in _SHARES},
-    )
+def window(run: Run) -> tuple[float, float]:
+    """Begin and end of the steady load, in the client's monotonic seconds; of the whole run where nearly all of it was ramp."""
+    if run.steady_until_s - run.started_s < 0.5 * (run.finished_s - run.started_s):
+        return run.started_s, run.finished_s
+    return run.started_s, run.steady_until_s
 
 
-def per_token(gaps: Sequence[list[tuple[float, int]]], failed: int) -> Percentiles:
-    """Many samples per successful request, as (seconds, how often).
-
-    A failed request weighs as much as the mean successful one, so that 2 % failures take the same place among the
-    tokens as among the requests.
-    """
-    samples, weight = _weighed(gaps, failed)
-    return Percentiles(
-        count=round(weight),
-        failed=failed,
-        mean=_ratio(math.fsum(gap_s * times for gap_s, times in samples if math.isfinite(gap_s)), weight),
-        p50=weighted_quantile(samples, 0.50),
-        p95=weighted_quantile(samples, 0.95),
-        p99=weighted_quantile(samples, 0.99),
-        thin=_thin(round(weight)),
-        interval={name: None for name, _ in _SHARES},
-    )
+def littles_law(run: Run) -> LittlesLaw | None:
+    """None without requests in flight."""
+    began_s, ended_s = window(run)
+    span_s = ended_s - began_s
+    inside = [record for record in run.records if record.sent_s <= ended_s]
+    if span_s <= 0.0 or not inside:
+        return None
+    area, now, since_s = 0.0, 0, began_s
+    for at_s, in_flight in run.changes:
+        at_s = min(max(at_s, began_s), ended_s)
+        area += now * (at_s - since_s)
+        now, since_s = in_flight, at_s
+    area += now * (ended_s - since_s)
+    if area <= 0.0:
+        return None
+    mean_s = math.fsum(record.finished_s - record.sent_s for record in inside) / len(inside)
+    counted, rate = area / span_s, len(inside) / span_s
+    return LittlesLaw(counted, rate, mean_s, rate * mean_s, rate * mean_s / counted - 1.0)
 
 
 def format_seconds(value: float | None) -> str:
@@ -164,33 +169,48 @@ def format_seconds(value: float | None) -> str:
     return f"{value * 1e3:.1f} ms" if abs(value) < 1.0 else f"{value:.2f} s"
 
 
-_SHARES = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
+def _attained(share: float, met: NDArray[np.float64], overlap: float) -> tuple[float, float] | None:
+    effective = effective_count(met, np.ones_like(met), overlap)
+    return None if effective is None else share_interval(share, effective)
 
 
-def _weighed(gaps: Sequence[list[tuple[float, int]]], failed: int) -> tuple[list[tuple[float, float]], float]:
-    """(value, weight) of every gap, failures as one infinite value, and the weight of the successes."""
-    samples = [(gap_s, float(times)) for request in gaps for gap_s, times in request]
-    weight = math.fsum(times for _, times in samples)
-    if failed:
-        samples.append((math.inf, failed * (weight / len(gaps) if weight else 1.0)))
-    return samples, weight
+def _pauses(record: ClientRecord) -> list[tuple[float, int]]:
+    return [(gap_s, 1) for gap_s in record.chunk_gaps_s()]
 
 
-def _thin(count: int) -> tuple[str, ...]:
-    return tuple(name for name, share in _SHARES if is_thin(count, share))
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
 
 
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
+def _tokens_per_s(records: Sequence[ClientRecord], began_s: float, ended_s: float) -> float | None:
+    """Tokens of successful answers that came within the window; those of no chunk count where their answer ended."""
+    tokens = 0
+    known = False
+    for record in records:
+        if not record.ok:
+            continue
+        if record.output_tokens is None:
+            return None
+        known = True
+        if record.chunk_times_s:
+            tokens += sum(
+                count
+                for at_s, count in zip(record.chunk_times_s, record.chunk_tokens, strict=True)
+                if began_s <= at_s <= ended_s
+            )
+        elif began_s <= record.finished_s <= ended_s:
+            tokens += record.output_tokens
+    return ratio(tokens, ended_s - began_s) if known else None
 
 
 def _judge(target: Target, records: Sequence[ClientRecord]) -> TargetResult:
     value: float | None
     match target.metric:
         case "itl":
-            good = [record.token_gaps() for record in records if record.ok]
-            pairs, weight = _weighed(good, len(records) - len(good))
-            value, count = weighted_quantile(pairs, target.quantile), round(weight)
+            requests, weight = weigh([record.token_gaps() if record.ok else None for record in records])
+            value = weighted_quantile([pair for request in requests for pair in request], target.quantile)
+            count = round(weight)
         case "ttft":
             value, count = _known([record.ttft_s for record in records], target.quantile)
         case "tpot":
@@ -204,12 +224,3 @@ def _judge(target: Target, records: Sequence[ClientRecord]) -> TargetResult:
 def _known(values: Sequence[float | None], share: float) -> tuple[float | None, int]:
     samples = [value for value in values if value is not None]
     return quantile(samples, share), len(samples)
-
-
-def _little_gap(run: Run) -> float | None:
-    """|L - rate x time| / L, with both sides over the meter's span; None without requests in flight."""
-    counted = run.client.in_flight_mean
-    if not counted or not run.client.wall_s:
-        return None
-    derived = math.fsum(record.finished_s - record.sent_s for record in run.records) / run.client.wall_s
-    return abs(counted - derived) / counted

@@ -4,6 +4,7 @@ import math
 import random
 from bisect import bisect_right
 from itertools import pairwise
+from typing import Literal
 
 import msgspec
 
@@ -42,8 +43,36 @@ class Constant(msgspec.Struct, frozen=True, tag="constant"):
         return tuple(place / self.rate_per_s for place in range(count))
 
 
+class Bursty(msgspec.Struct, frozen=True, tag="bursty"):
+    """Open loop with independent gamma gaps. `cv` is their standard deviation over their mean: 1 is Poisson, above it
+    requests come in bursts, below it more evenly."""
+
+    rate_per_s: float
+    cv: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate_per_s)
+        if not 0.05 <= self.cv <= 20.0:
+            raise UsageError(f"the cv of bursty arrivals is {self.cv}; it must lie in [0.05, 20] (1 is Poisson)")
+
+    def offsets_s(self, count: int) -> tuple[float, ...]:
+        """Seconds after the start at which each of `count` requests is due. A longer schedule begins like a shorter one."""
+        source = random.Random(self.seed)
+        shape = self.cv**-2
+        scale = 1.0 / (self.rate_per_s * shape)
+        at, offsets = 0.0, []
+        for _ in range(count):
+            at += source.gammavariate(shape, scale)
+            offsets.append(at)
+        return tuple(offsets)
+
+
 class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
-    """Open loop at the times of a recording, `speed` times as fast. `at_s` are seconds after the first, not falling."""
+    """Open loop at the times of a recording, `speed` times as fast. `at_s` are seconds after the first, not falling.
+
+    A recording that is too short begins again, one mean gap after its last arrival.
+    """
 
     at_s: tuple[float, ...]
     speed: float = 1.0
@@ -53,12 +82,22 @@ class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
             raise UsageError(f"the speed of a recording is {self.speed}; it must be a positive number")
         if any(after < before for before, after in pairwise((0.0, *self.at_s))):
             raise UsageError("recorded arrivals must not fall, and count from 0")
+        if len(self.at_s) < 2 or not self.at_s[-1] > 0.0:
+            raise UsageError("recorded arrivals need two requests at different times; use another shape of arrivals")
 
     def offsets_s(self, count: int) -> tuple[float, ...]:
-        """Seconds after the start at which each of `count` requests is due. Raises UsageError beyond the recording."""
-        if count > len(self.at_s):
-            raise UsageError(f"{count} requests are to be sent, but the recording has arrivals for {len(self.at_s)}")
-        return tuple(at / self.speed for at in self.at_s[:count])
+        """Seconds after the start at which each of `count` requests is due."""
+        length, period_s = len(self.at_s), self._period_s
+        return tuple((self.at_s[n % length] + n // length * period_s) / self.speed for n in range(count))
+
+    @property
+    def rate_per_s(self) -> float:
+        """Mean rate at this speed."""
+        return self.speed * len(self.at_s) / self._period_s
+
+    @property
+    def _period_s(self) -> float:
+        return self.at_s[-1] * len(self.at_s) / (len(self.at_s) - 1)
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
@@ -71,25 +110,24 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
 
 
-Arrivals = Poisson | Constant | Recorded | Closed
+Arrivals = Poisson | Constant | Bursty | Recorded | Closed
+OpenLoop = Poisson | Constant | Bursty | Recorded
+Shape = Literal["poisson", "constant", "bursty", "recorded"]
+SHAPES: tuple[Shape, ...] = ("poisson", "constant", "bursty", "recorded")
 
 
-def parse_arrivals(text: str, seed: int = 0) -> Arrivals:
-    """Read `poisson:RATE`, `constant:RATE` (requests per second) or `closed:CONCURRENCY`. Raises UsageError."""
-    kind, _, value = text.strip().partition(":")
-    try:
-        match kind:
-            case "poisson":
-                return Poisson(float(value), seed)
-            case "constant":
-                return Constant(float(value))
-            case "closed":
-                return Closed(int(value))
-    except ValueError:
-        pass
-    raise UsageError(
-        f"the arrivals {text!r} are not understood; write poisson:2.5, constant:2.5 (requests/s) or closed:4"
-    )
+def at_rate(arrivals: OpenLoop, rate_per_s: float, seed: int) -> OpenLoop:
+    """The same shape at another mean rate, drawn from another seed where it is drawn. Raises UsageError."""
+    _check_rate(rate_per_s)
+    match arrivals:
+        case Poisson():
+            return Poisson(rate_per_s, seed)
+        case Constant():
+            return Constant(rate_per_s)
+        case Bursty(_, cv):
+            return Bursty(rate_per_s, cv, seed)
+        case Recorded(at_s, speed):
+            return Recorded(at_s, speed * rate_per_s / arrivals.rate_per_s)
 
 
 def describe(arrivals: Arrivals) -> str:
@@ -99,6 +137,8 @@ def describe(arrivals: Arrivals) -> str:
             return f"open loop, Poisson {rate:g} requests/s, seed {seed}"
         case Constant(rate):
             return f"open loop, constant {rate:g} requests/s"
+        case Bursty(rate, cv, seed):
+            return f"open loop, bursty {rate:g} requests/s (cv {cv:g}), seed {seed}"
         case Recorded(at_s, speed):
             return f"open loop, {len(at_s)} recorded arrivals at {speed:g} times their speed"
         case Closed(concurrency):
