@@ -32,6 +32,10 @@ COMMANDS: Mapping[str, Command] = {
         "netgain.cli.decide:decide",
         "Measure, try the technique that should help, say if it pays.",
     ),
+    "measure": Command(
+        "netgain.cli.measure:measure",
+        "Put load on any OpenAI-compatible server; find the rate it sustains; read other tools' results.",
+    ),
     "serve": Command("netgain.cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
     "keys": Command("netgain.cli.keys:app", "Make, list or revoke API keys of a server."),
     "record": Command(

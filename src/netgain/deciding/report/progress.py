@@ -12,7 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 class TerminalProgress:
     """A narrator for people. Where the console is no terminal it prints plain lines and no bar."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, stopped: str = "the servers that were started are gone") -> None:
+        """`stopped`: what to say after Ctrl-C."""
+        self._stopped = stopped
         self._console = console
         self._progress = Progress(
             SpinnerColumn(),
@@ -40,7 +42,7 @@ class TerminalProgress:
             self._end_phase()
         self._progress.stop()
         if kind is KeyboardInterrupt:
-            self._console.print("[yellow]stopped[/]; the servers that were started are gone", highlight=False)
+            self._console.print(f"[yellow]stopped[/]; {self._stopped}", highlight=False)
 
     def phase(self, text: str, steps: int | None = None) -> None:
         self._end_phase()

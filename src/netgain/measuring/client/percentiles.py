@@ -14,13 +14,13 @@ _SHARES = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     """A distribution in seconds. Failed requests are in the percentiles as infinite, in `mean` not at all.
 
-    `count`: samples, without failures. `failed`: failed requests inside the percentiles. `thin`: the percentiles that
-    are simply the most extreme sample, because there are too few. `interval`: 95 % confidence intervals of p50, p95 and p99 that
-    allow for neighbours sharing their fate (None: too few samples). JSON knows no infinity and shows null: null with `failed`
-    above 0 reads "failed".
+    `count`: samples, without failures (None: another tool did not say). `failed`: failed requests inside the percentiles.
+    `thin`: the percentiles that are simply the most extreme sample, because there are too few. `interval`: 95 % confidence
+    intervals of p50, p95 and p99 that allow for neighbours sharing their fate (None: too few samples). JSON knows no infinity
+    and shows null: null with `failed` above 0 reads "failed".
     """
 
-    count: int
+    count: int | None
     failed: int
     mean: float | None
     p50: float | None

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -12,7 +13,6 @@ from netgain.measuring.client.interval import effective_count, share_interval
 from netgain.measuring.client.percentiles import Percentiles, per_request, per_token, ratio, weigh
 from netgain.measuring.client.quantile import is_thin, quantile, weighted_quantile
 from netgain.measuring.client.record import ClientRecord, ErrorKind, TokensSource
-from netgain.measuring.client.run import Run
 from netgain.measuring.workload.slo import SLO, Target
 
 
@@ -84,7 +84,28 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return self.succeeded > 0 and self.void is None
 
 
-def summarise(run: Run, slo: SLO | None = None) -> Summary:
+class Sample(Protocol):
+    """What figures are made of: a run of this client, or what another tool recorded. Fields as in Run."""
+
+    @property
+    def records(self) -> tuple[ClientRecord, ...]: ...
+    @property
+    def warm_up(self) -> tuple[ClientRecord, ...]: ...
+    @property
+    def started_s(self) -> float: ...
+    @property
+    def finished_s(self) -> float: ...
+    @property
+    def steady_until_s(self) -> float: ...
+    @property
+    def changes(self) -> tuple[tuple[float, int], ...]: ...
+    @property
+    def unscheduled(self) -> int: ...
+    @property
+    def void(self) -> str | None: ...
+
+
+def summarise(run: Sample, slo: SLO | None = None) -> Summary:
     """Turn a run into figures. Never fails on empty, failed or tokenless answers: what is not known is None."""
     records = run.records
     good = [record for record in records if record.ok]
@@ -133,31 +154,36 @@ def summarise(run: Run, slo: SLO | None = None) -> Summary:
     )
 
 
-def window(run: Run) -> tuple[float, float]:
+def window(run: Sample) -> tuple[float, float]:
     """Begin and end of the steady load, in the client's monotonic seconds; of the whole run where nearly all of it was ramp."""
     if run.steady_until_s - run.started_s < 0.5 * (run.finished_s - run.started_s):
         return run.started_s, run.finished_s
     return run.started_s, run.steady_until_s
 
 
-def littles_law(run: Run) -> LittlesLaw | None:
+def littles_law(run: Sample) -> LittlesLaw | None:
     """None without requests in flight."""
     began_s, ended_s = window(run)
     span_s = ended_s - began_s
     inside = [record for record in run.records if record.sent_s <= ended_s]
     if span_s <= 0.0 or not inside:
         return None
+    counted = mean_in_flight(run.changes, began_s, ended_s)
+    if counted <= 0.0:
+        return None
+    mean_s = math.fsum(record.finished_s - record.sent_s for record in inside) / len(inside)
+    rate = len(inside) / span_s
+    return LittlesLaw(counted, rate, mean_s, rate * mean_s, rate * mean_s / counted - 1.0)
+
+
+def mean_in_flight(changes: Sequence[tuple[float, int]], began_s: float, ended_s: float) -> float:
+    """Time average over a span that is not empty; `changes` as in Run."""
     area, now, since_s = 0.0, 0, began_s
-    for at_s, in_flight in run.changes:
+    for at_s, in_flight in changes:
         at_s = min(max(at_s, began_s), ended_s)
         area += now * (at_s - since_s)
         now, since_s = in_flight, at_s
-    area += now * (ended_s - since_s)
-    if area <= 0.0:
-        return None
-    mean_s = math.fsum(record.finished_s - record.sent_s for record in inside) / len(inside)
-    counted, rate = area / span_s, len(inside) / span_s
-    return LittlesLaw(counted, rate, mean_s, rate * mean_s, rate * mean_s / counted - 1.0)
+    return (area + now * (ended_s - since_s)) / (ended_s - began_s)
 
 
 def format_seconds(value: float | None) -> str:

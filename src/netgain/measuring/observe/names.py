@@ -61,7 +61,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "llama.cpp": ("llamacpp:kv_cache_usage_ratio",),
         },
     ),
-    "prompt_tokens": Meaning(
+    "prompt_tokens": Meaning(  # llama.cpp's leave out those that were cached
         "counter",
         "tokens",
         {
@@ -92,6 +92,7 @@ MEANINGS: Mapping[str, Meaning] = {
                 "vllm:gpu_prefix_cache_hits_total",
             ),
             "sglang": ("sglang:cached_tokens_total",),
+            "llama.cpp": ("llamacpp:prompt_tokens_cached_total",),
         },
     ),
     "requests": Meaning(
@@ -119,6 +120,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "netgain": ("netgain_draft_steps_total",),
             "vllm": ("vllm:spec_decode_num_drafts_total",),
             "sglang": ("sglang:spec_verify_calls_total",),
+            "llama.cpp": ("llamacpp:spec_decode_num_drafts_total",),
         },
     ),
     "drafted_tokens": Meaning(
@@ -127,6 +129,7 @@ MEANINGS: Mapping[str, Meaning] = {
         {
             "netgain": ("netgain_drafted_tokens_total",),
             "vllm": ("vllm:spec_decode_num_draft_tokens_total",),
+            "llama.cpp": ("llamacpp:spec_decode_num_draft_tokens_total",),
         },
     ),
     "accepted_tokens": Meaning(
@@ -135,6 +138,7 @@ MEANINGS: Mapping[str, Meaning] = {
         {
             "netgain": ("netgain_accepted_tokens_total",),
             "vllm": ("vllm:spec_decode_num_accepted_tokens_total",),
+            "llama.cpp": ("llamacpp:spec_decode_num_accepted_tokens_total",),
         },
     ),
     "ttft": Meaning(

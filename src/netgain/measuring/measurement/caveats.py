@@ -1,0 +1,84 @@
+"""What must be known before a figure of a measurement is used."""
+
+from urllib.parse import urlsplit
+
+from netgain.measuring.measurement.ask import Ask
+from netgain.measuring.measurement.result import Measurement
+from netgain.measuring.measurement.server import Met
+from netgain.wording import count
+
+LITTLE_DOUBT = 0.1
+COUNTS_APART = 0.05
+
+
+def caveats_of(measurement: Measurement, met: Met, ask: Ask) -> tuple[str, ...]:
+    """In the order in which they matter."""
+    summary, load, prompts, client = measurement.summary, measurement.load, measurement.prompts, measurement.client
+    said: list[str] = []
+    if summary.void is not None:
+        said.append(f"The client was the bottleneck, so nothing may be read off about the server: {summary.void}.")
+    if summary.failed:
+        kinds = ", ".join(f"{number} {kind.value}" for kind, number in summary.errors.items())
+        said.append(
+            f"{summary.failed} of {count(summary.requests, 'request')} failed ({kinds}); they count as infinitely late."
+        )
+    if not summary.requests:
+        said.append("No request was counted: the time was over before the warm-up was.")
+    if load.kind == "closed":
+        said.append(
+            "A closed loop waits for the server, so overload does not show; use --rate for what users would see."
+        )
+    if prompts.sent_each is not None and prompts.sent_each > 1 and not load.salted:
+        said.append(
+            f"Prompts were sent up to {prompts.sent_each} times, and a prefix cache makes repeats cheaper than new prompts."
+        )
+    if prompts.synthetic:
+        said.append(
+            "Prompts are synthetic text of recorded lengths: nothing that depends on what they say may be concluded."
+        )
+    rules = [name for name in summary.tokens_source if name != "usage"]
+    if rules:
+        said.append(
+            f"The server gave no running token counts; tokens were counted by the rule {', '.join(rules)!s} (docs/measuring.md)."
+        )
+    if summary.little is not None and abs(summary.little.deviation) > LITTLE_DOUBT:
+        little = summary.little
+        said.append(
+            f"The load was not steady: {little.in_flight:.2f} requests in flight, rate times mean time is {little.derived:.2f} "
+            f"({little.deviation:+.0%})."
+        )
+    if summary.ttft.thin:
+        said.append(
+            f"{count(summary.requests, 'request')} are too few for {', '.join(summary.ttft.thin)}: it is the slowest request."
+        )
+    said += _of_server(measurement)
+    if client is not None and urlsplit(met.base).hostname in ("127.0.0.1", "localhost", "::1") and client.cpu_share:
+        said.append(f"Client and server share this machine; the client used {client.cpu_share:.0%} of a core.")
+    return (*said, *met.notes)
+
+
+def _of_server(measurement: Measurement) -> list[str]:
+    seen = measurement.server_side
+    if seen is None:
+        return ["No server metrics were asked for."]
+    if seen.absent is not None:
+        return [f"No server metrics: {seen.absent}."]
+    window = seen.window
+    assert window is not None
+    said = [
+        f"The server began again within the window ({restart}): its counters are unknown."
+        for restart in window.restarts
+    ]
+    if window.missed:
+        said.append(f"{window.missed} of {window.missed + window.scrapes} scrapes of the server's metrics failed.")
+    said += [f"A server metric could not be used: {problem}." for problem in window.problems]
+    output = seen.figures.get("output_tokens")
+    ours = measurement.summary.output_tokens
+    if output is not None and output.gained is not None and ours and measurement.load.warm_up == 0:
+        apart = output.gained / ours - 1.0
+        if abs(apart) > COUNTS_APART:
+            said.append(
+                f"The server counted {output.gained:,.0f} output tokens in the window, the client {ours:,} ({apart:+.0%}): "
+                "others use this server, or one of the two counts otherwise."
+            )
+    return said

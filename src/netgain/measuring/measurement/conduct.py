@@ -1,0 +1,130 @@
+"""One window of load on one server: sends, watches the server's metrics over exactly that time, and says what came out."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from netgain.measuring.client.extent import Extent
+from netgain.measuring.client.run import Progress, Run, Stop, run
+from netgain.measuring.client.summary import Summary, mean_in_flight, summarise, window
+from netgain.measuring.measurement.server import Met
+from netgain.measuring.observe.scrape import Observed, Watch
+from netgain.measuring.workload.arrivals import Arrivals, Closed
+from netgain.measuring.workload.item import Item
+from netgain.measuring.workload.slo import SLO, Target
+
+
+class Conducted(msgspec.Struct, frozen=True, kw_only=True):
+    """`began_unix_s`: when the first counted request was due. `early`: the target that ended it, being out of reach."""
+
+    run: Run
+    summary: Summary
+    server_side: Observed | None
+    began_unix_s: float
+    early: Target | None = None
+
+
+def ramp(arrivals: Arrivals, unloaded_s: float, warm_up_s: float | None) -> int:
+    """How many requests to send before those that count.
+
+    A closed loop is full once each of its places has begun a second request. An open loop is taken to fill up within twice the
+    time of a single request, unless `warm_up_s` says otherwise.
+    """
+    if isinstance(arrivals, Closed):
+        if warm_up_s is None:
+            return 0 if arrivals.concurrency == 1 else arrivals.concurrency
+        return round(arrivals.concurrency * warm_up_s / max(unloaded_s, 1e-3))
+    return math.ceil(arrivals.rate_per_s * (2.0 * unloaded_s if warm_up_s is None else warm_up_s))
+
+
+async def conduct(
+    met: Met,
+    items: Sequence[Item],
+    arrivals: Arrivals,
+    extent: Extent,
+    slo: SLO | None,
+    expected_s: float,
+    on_progress: Callable[[Progress], None] | None = None,
+    give_up: bool = False,
+    tag: str = "",
+) -> Conducted:
+    """`give_up`: end as soon as a target of `slo` cannot be met any more, whatever the remaining requests do.
+
+    `tag` sets this window's cache salts apart from those of other windows.
+    """
+    assert met.server.model is not None
+    watch = None if met.metrics_url is None else Watch(met.metrics_url, dict(met.options.headers), expected_s)
+    options = met.options
+    if options.salt is not None:
+        options = msgspec.structs.replace(options, salt=f"{options.salt}{tag}")
+    limits = _Limits(slo, extent) if give_up and slo is not None else None
+    scraping: asyncio.Task[None] | None = None
+
+    def begin_counting() -> None:
+        nonlocal scraping
+        if watch is not None:
+            scraping = asyncio.create_task(watch.begin(), name="first scrape")
+
+    def progress(seen: Progress) -> None:
+        if on_progress is not None:
+            on_progress(seen)
+        if limits is not None:
+            limits.see(seen)
+
+    try:
+        done = await run(met.base, met.server.model, items, arrivals, options, progress, extent, begin_counting)
+        server_side = None
+        if watch is not None and scraping is not None:
+            await scraping
+            server_side = await watch.end()
+    finally:
+        if scraping is not None:
+            scraping.cancel()
+            await asyncio.wait((scraping,))
+        if watch is not None:
+            await watch.close()
+    return Conducted(
+        run=done,
+        summary=summarise(done, slo),
+        server_side=server_side,
+        began_unix_s=time.time() - (time.monotonic() - done.started_s),
+        early=None if limits is None else limits.missed,
+    )
+
+
+def growing(done: Run) -> bool:
+    """Whether ever more requests were in flight: more than twice as many in the last third of the window as in the first."""
+    began_s, ended_s = window(done)
+    third = (ended_s - began_s) / 3.0
+    if third <= 0.0:
+        return False
+    first = mean_in_flight(done.changes, began_s, began_s + third)
+    last = mean_in_flight(done.changes, ended_s - third, ended_s)
+    return last > 2.0 * first + 3.0
+
+
+class _Limits:
+    """Counts requests that miss a target, and raises Stop when its quantile can no longer hold."""
+
+    def __init__(self, slo: SLO, extent: Extent) -> None:
+        planned = extent.requests or 0
+        self._allowed = [
+            (target, planned - math.ceil(target.quantile * planned - 1e-9))
+            for target in slo.targets
+            if target.metric != "itl" and planned  # how many tokens are to come is not known
+        ]
+        self._misses = [0] * len(self._allowed)
+        self.missed: Target | None = None
+
+    def see(self, progress: Progress) -> None:
+        if not progress.counted:
+            return
+        for place, (target, allowed) in enumerate(self._allowed):
+            if target.met_by(progress.last) is False:
+                self._misses[place] += 1
+                if self._misses[place] > allowed:
+                    self.missed = target
+                    raise Stop

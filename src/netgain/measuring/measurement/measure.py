@@ -1,0 +1,120 @@
+"""`netgain measure URL`: meets the server, says how long it will take, sends the load, and writes down what came out."""
+
+import importlib.metadata
+import math
+import time
+from pathlib import Path
+
+import msgspec
+
+from netgain.measuring.client.extent import Extent
+from netgain.measuring.client.run import Progress
+from netgain.measuring.client.summary import format_seconds
+from netgain.measuring.measurement.ask import Ask, Narrator, arrivals_of, load_items
+from netgain.measuring.measurement.caveats import caveats_of
+from netgain.measuring.measurement.conduct import conduct, ramp
+from netgain.measuring.measurement.records import Row, rows_of, write_records
+from netgain.measuring.measurement.result import (
+    RECORDS_FILE,
+    Measurement,
+    Prompts,
+    Source,
+    load_of,
+    write_measurement,
+)
+from netgain.measuring.measurement.search import saturate
+from netgain.measuring.measurement.server import Met, meet
+from netgain.measuring.workload.arrivals import Closed
+from netgain.measuring.workload.item import Workload
+from netgain.wording import count
+
+
+async def measure(ask: Ask, folder: Path, narrator: Narrator) -> Measurement:
+    """Write `measurement.json` and `records.parquet` into `folder`. Raises UsageError and Unavailable before the load begins."""
+    began_s = time.monotonic()
+    workload = load_items(ask)
+    arrivals = arrivals_of(ask)
+    narrator.phase("meeting the server", 3)
+    met = await meet(ask, workload.items)
+    narrator.found(_met(met))
+    left_s = None if ask.budget_s is None else max(1.0, ask.budget_s - (time.monotonic() - began_s))
+    if ask.saturate:
+        assert not isinstance(arrivals, Closed)
+        found, rows = await saturate(ask, met, workload.items, arrivals, left_s, narrator)
+    else:
+        found, rows = await _plain(ask, met, workload, left_s, narrator)
+    measurement = msgspec.structs.replace(found, prompts=_prompts(workload, rows), records=RECORDS_FILE)
+    measurement = msgspec.structs.replace(measurement, caveats=caveats_of(measurement, met, ask))
+    write_records(rows, folder / RECORDS_FILE, ask.with_text)
+    write_measurement(measurement, folder)
+    return measurement
+
+
+async def _plain(
+    ask: Ask, met: Met, workload: Workload, left_s: float | None, narrator: Narrator
+) -> tuple[Measurement, list[Row]]:
+    arrivals = arrivals_of(ask)
+    warm_up = ramp(arrivals, met.unloaded_s, ask.warm_up_s)
+    unloaded_s = met.unloaded_s
+    limits = [seconds for seconds in (ask.duration_s, left_s) if seconds is not None]
+    requests = ask.requests if ask.requests is not None or ask.duration_s is not None else len(workload.items)
+    extent = Extent(warm_up=warm_up, requests=requests, send_for_s=min(limits, default=None))
+    expected_s = min(limits, default=math.inf)
+    if requests is not None:
+        each_s = unloaded_s / arrivals.concurrency if isinstance(arrivals, Closed) else 1.0 / arrivals.rate_per_s
+        expected_s = min(expected_s, (warm_up + requests) * each_s)
+    load = load_of(arrivals, warm_up=warm_up, duration_s=extent.send_for_s, salted=met.options.salt is not None)
+    narrator.found(
+        f"{load.text}: about {_duration(expected_s + unloaded_s)}, if requests take as long as the first ones"
+    )
+    steps = None if requests is None else warm_up + requests
+    narrator.phase("measuring", steps)
+
+    def progress(seen: Progress) -> None:
+        failed = f"{seen.failed} failed, " if seen.failed else ""
+        narrator.step(f"{failed}{seen.in_flight} in flight, e2e {format_seconds(seen.last.e2e_s)}")
+
+    done = await conduct(met, workload.items, arrivals, extent, ask.slo, expected_s + unloaded_s, progress)
+    measurement = Measurement(
+        netgain=importlib.metadata.version("netgain"),
+        source=Source(tool="netgain", version=importlib.metadata.version("netgain")),
+        began_unix_s=done.began_unix_s,
+        server=met.server,
+        prompts=Prompts(name=workload.name),
+        load=load,
+        summary=done.summary,
+        client=done.run.client,
+        server_side=done.server_side,
+    )
+    return measurement, rows_of(0, done.run.started_s, done.run.warm_up, done.run.records)
+
+
+def _prompts(workload: Workload, rows: list[Row]) -> Prompts:
+    return Prompts(
+        name=workload.name,
+        digest=workload.digest,
+        items=len(workload.items),
+        sent_each=1 + max((row.record.turn for row in rows), default=0),
+        synthetic=workload.synthetic,
+        notes=workload.notes,
+    )
+
+
+def _met(met: Met) -> str:
+    server = met.server
+    engine = (
+        f"{server.engine} {server.version or '(version unknown)'}"
+        if server.engine
+        else "an engine that does not say its name"
+    )
+    first, later = met.probes[0], met.unloaded_s
+    return (
+        f"{server.model} on {engine}; a request alone takes {format_seconds(later)} "
+        f"(the first one {format_seconds(first.finished_s - first.sent_s)}, {count(len(met.probes), 'probe')})"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "an unknown time"
+    return f"{seconds:.0f} s" if seconds < 90.0 else f"{seconds / 60.0:.1f} min"

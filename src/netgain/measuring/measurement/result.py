@@ -1,0 +1,196 @@
+"""A measurement as one document: what was asked, what came out, and what must not be concluded. docs/measure.md has the schema.
+
+The same document holds netgain's own measurements and those imported from other tools, and is what comparisons read.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from netgain.errors import UsageError
+from netgain.measuring.client.meter import ClientLoad
+from netgain.measuring.client.summary import Summary
+from netgain.measuring.observe.scrape import Observed
+from netgain.measuring.workload.arrivals import Arrivals, Bursty, Closed, Constant, Poisson, Recorded, describe
+
+SCHEMA = 1
+RESULT_FILE = "measurement.json"
+RECORDS_FILE = "records.parquet"
+
+Tool = Literal["netgain", "vllm bench serve", "guidellm", "aiperf", "inference-perf"]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tool measured. `file`: what was imported (None: measured here)."""
+
+    tool: Tool
+    version: str | None = None
+    file: str | None = None
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """`engine` and `version` as the server's own metrics and version endpoints tell; None: it does not say."""
+
+    url: str | None
+    model: str | None
+    engine: str | None = None
+    version: str | None = None
+
+
+class Prompts(msgspec.Struct, frozen=True, kw_only=True):
+    """`digest`: SHA-256 of the items; results with the same digest sent the same prompts. `sent_each`: how often at most."""
+
+    name: str | None
+    digest: str | None = None
+    items: int | None = None
+    sent_each: int | None = None
+    synthetic: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests came. `warm_up`: sent before and not counted. `duration_s`: None where a number of requests was the limit.
+
+    `salted`: each turn of the prompts had a cache_salt of its own, so none found KV of an earlier turn.
+    """
+
+    kind: Literal["poisson", "constant", "bursty", "recorded", "closed", "unknown"]
+    text: str
+    rate_per_s: float | None = None
+    concurrency: int | None = None
+    cv: float | None = None
+    seed: int | None = None
+    warm_up: int = 0
+    duration_s: float | None = None
+    salted: bool = False
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """One window of a saturation search. `met`: None when it could not be judged. `why`: what decided it, in words.
+
+    `early`: it was ended as soon as the SLO could no longer be met; its figures are of the part that was seen.
+    """
+
+    rate_per_s: float
+    seed: int
+    met: bool | None
+    why: str
+    early: bool
+    requests: int
+    failed: int
+    ttft_s: float | None
+    itl_s: float | None
+    attainment: float | None
+    goodput_per_s: float | None
+    output_tokens_per_s: float | None
+    in_flight: float | None
+    lasted_s: float
+
+
+class Saturation(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest open-loop rate at which all targets of the SLO hold lies in [`low_per_s`, `high_per_s`).
+
+    None for an end that was not found. `low_met`, `high_met`: windows that met the SLO at that rate, of how many. `limit`: what
+    ended the search: precision reached, time, the client, or the range of rates. `goodput_per_s` at `low_per_s`.
+    """
+
+    slo: str
+    low_per_s: float | None
+    high_per_s: float | None
+    low_met: tuple[int, int] | None
+    high_met: tuple[int, int] | None
+    goodput_per_s: float | None
+    limit: Literal["precision", "budget", "client", "range", "windows"]
+    text: str
+    windows: tuple[Window, ...]
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """`began_unix_s`: when the first counted request was due. `caveats`: what must be known before a figure is used.
+
+    `records`: name of the Parquet file beside this document with one row per request, None where there are none.
+    `server_side.absent` says why there are no server metrics. With `saturation`, `summary` is of the last window at `low_per_s`.
+    """
+
+    schema: int = SCHEMA
+    netgain: str
+    source: Source
+    began_unix_s: float | None
+    server: Server
+    prompts: Prompts
+    load: Load
+    summary: Summary
+    client: ClientLoad | None = None
+    server_side: Observed | None = None
+    saturation: Saturation | None = None
+    caveats: tuple[str, ...] = ()
+    records: str | None = None
+
+
+def load_of(arrivals: Arrivals, *, warm_up: int = 0, duration_s: float | None = None, salted: bool = False) -> Load:
+    """The arrivals in the words of a result."""
+    seed = arrivals.seed if isinstance(arrivals, Poisson | Bursty) else None
+    rate = None if isinstance(arrivals, Closed) else arrivals.rate_per_s
+    kinds: dict[type, Literal["poisson", "constant", "bursty", "recorded", "closed"]] = {
+        Poisson: "poisson",
+        Constant: "constant",
+        Bursty: "bursty",
+        Recorded: "recorded",
+        Closed: "closed",
+    }
+    return Load(
+        kind=kinds[type(arrivals)],
+        text=describe(arrivals),
+        rate_per_s=rate,
+        concurrency=arrivals.concurrency if isinstance(arrivals, Closed) else None,
+        cv=arrivals.cv if isinstance(arrivals, Bursty) else None,
+        seed=seed,
+        warm_up=warm_up,
+        duration_s=duration_s,
+        salted=salted,
+    )
+
+
+def write_measurement(measurement: Measurement, folder: Path) -> Path:
+    """Write `measurement.json` into `folder`, replacing it at once. Returns its path. Raises UsageError."""
+    path = folder / RESULT_FILE
+    part = path.with_name(path.name + ".part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(to_json(measurement))
+        part.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another folder with --output") from error
+    return path
+
+
+def to_json(measurement: Measurement) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(measurement), indent=2) + b"\n"
+
+
+class _Version(msgspec.Struct):
+    schema: int | None = None
+    netgain: str | None = None
+
+
+def read_measurement(path: Path) -> Measurement:
+    """Read a result file, or the one in a folder. Raises UsageError that says what is wrong with it."""
+    file = path / RESULT_FILE if path.is_dir() else path
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the measurement {file}: {error.strerror}") from error
+    try:
+        version = msgspec.json.decode(data, type=_Version)
+        if version.schema is None or version.netgain is None:
+            raise UsageError(
+                f"{file} is no measurement of netgain; import other tools' results with netgain measure --import"
+            )
+        if version.schema > SCHEMA:
+            raise UsageError(
+                f"{file} has schema {version.schema}, but this netgain reads up to {SCHEMA}: use netgain {version.netgain}"
+            )
+        return msgspec.json.decode(data, type=Measurement)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is no measurement of netgain ({error})") from error

@@ -1,0 +1,149 @@
+"""Finds out, before the clock runs, what is being measured and what it accepts: model, engine, version, request fields."""
+
+import asyncio
+from collections.abc import Sequence
+
+import aiohttp
+import msgspec
+
+from netgain.errors import Unavailable, UsageError
+from netgain.measuring.client.endpoint import base_url, list_models
+from netgain.measuring.client.options import Options
+from netgain.measuring.client.record import ClientRecord, ErrorKind
+from netgain.measuring.client.run import run
+from netgain.measuring.measurement.ask import Ask
+from netgain.measuring.measurement.result import Server
+from netgain.measuring.observe.exposition import read_exposition
+from netgain.measuring.observe.names import Engine, engine_of
+from netgain.measuring.workload.arrivals import Closed
+from netgain.measuring.workload.item import Item
+
+PROBES = 3
+_ASK_S = 5.0
+_VERSION_PATHS = ("/version", "/get_server_info", "/server_info", "/props")
+_VERSION_FIELDS = ("version", "build_info")
+_SALTED: tuple[Engine, ...] = ("netgain", "vllm", "sglang")  # those that know cache_salt
+
+
+class Met(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that answered. `probes`: single requests sent before the measurement, the first possibly cold.
+
+    `metrics_url`: None when nothing is to be scraped. `options`: what it accepts. `notes`: what it refused, for the caveats.
+    """
+
+    server: Server
+    base: str
+    metrics_url: str | None
+    options: Options
+    probes: tuple[ClientRecord, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unloaded_s(self) -> float:
+        """Seconds that a request takes alone: the quickest probe, since the first ones may find a cold server."""
+        return min(record.finished_s - record.sent_s for record in self.probes)
+
+
+async def meet(ask: Ask, items: Sequence[Item]) -> Met:
+    """Raises Unavailable when the server does not answer, and UsageError when it refuses what is asked."""
+    base = base_url(ask.url)
+    metrics_url = None if ask.metrics == "none" else ask.metrics or f"{base}/metrics"
+    async with aiohttp.ClientSession(headers=ask.headers) as session:
+        cards = await list_models(session, base)
+        names = [card.id for card in cards]
+        if not names:
+            raise Unavailable(f"{base} offers no model")
+        if ask.model is not None and ask.model not in names:
+            raise UsageError(f"{base} has no model {ask.model!r}; it offers {', '.join(names[:8])}")
+        model = ask.model or names[0]
+        text = "" if metrics_url is None else await _text(session, metrics_url)
+        engine = engine_of(set(read_exposition(text, 0.0).families))
+        owner = next((card.owned_by for card in cards if card.id == model), None)
+        engine = engine or ("netgain" if owner == "netgain" else None)
+        version = await _version(session, base, text)
+    server = Server(url=base, model=model, engine=engine, version=version)
+    salt = f"netgain-{ask.seed}" if engine in _SALTED and not ask.reuse_prefixes else None
+    options = Options(
+        timeout_s=ask.timeout_s, headers=ask.headers, server_record=engine == "netgain", salt=salt, running_usage=True
+    )
+    return await _probe(server, base, metrics_url, options, items)
+
+
+async def _probe(server: Server, base: str, metrics_url: str | None, options: Options, items: Sequence[Item]) -> Met:
+    """Single requests, with fewer wishes where the server refuses some."""
+    assert server.model is not None
+    notes: list[str] = []
+    while True:
+        first = await _one(base, server.model, items[0], options, "first")
+        if first.ok:
+            break
+        if first.error_kind is not ErrorKind.HTTP or first.status not in (400, 422):
+            raise Unavailable(f"the server did not answer a first request: {first.error}")
+        if options.running_usage:
+            options = msgspec.structs.replace(options, running_usage=False)
+            notes.append("The server refused running token counts (continuous_usage_stats); counts are its final ones.")
+        elif options.salt is not None:
+            options = msgspec.structs.replace(options, salt=None)
+            notes.append("The server refused cache_salt, so prompts that are sent again may find their own KV.")
+        else:
+            raise UsageError(f"the server refuses the workload's first request: {first.error}")
+    others = [await _one(base, server.model, items[n % len(items)], options, f"probe-{n}") for n in range(1, PROBES)]
+    return Met(
+        server=server,
+        base=base,
+        metrics_url=metrics_url,
+        options=options,
+        probes=(first, *(record for record in others if record.ok)),
+        notes=tuple(notes),
+    )
+
+
+async def settle(met: Met, item: Item, patience_s: float = 60.0) -> bool:
+    """Wait until a single request is answered about as quickly as before any load: what was cancelled may still be computed."""
+    assert met.server.model is not None
+    before_s = min((record.ttft_s or 0.0) for record in met.probes)
+    short = msgspec.structs.replace(item, max_tokens=1)
+    options = msgspec.structs.replace(met.options, timeout_s=patience_s)
+    began = asyncio.get_running_loop().time()
+    for attempt in range(1000):
+        seen = await _one(met.base, met.server.model, short, options, f"settle-{began:.3f}-{attempt}")
+        if seen.ok and seen.ttft_s is not None and seen.ttft_s <= 2.0 * before_s + 0.05:
+            return True
+        if asyncio.get_running_loop().time() - began > patience_s:
+            return False
+        await asyncio.sleep(0.25)
+    return False
+
+
+async def _one(base: str, model: str, item: Item, options: Options, salt: str) -> ClientRecord:
+    if options.salt is not None:
+        options = msgspec.structs.replace(options, salt=f"{options.salt}-{salt}")
+    done = await run(base, model, [item], Closed(1), options)
+    return done.records[0]
+
+
+async def _text(session: aiohttp.ClientSession, url: str) -> str:
+    try:
+        async with asyncio.timeout(_ASK_S), session.get(url) as response:
+            return await response.text(errors="replace") if response.status == 200 else ""
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return ""
+
+
+async def _version(session: aiohttp.ClientSession, base: str, metrics: str) -> str | None:
+    """What the server says of its version, on the first of the known paths that has one, or in a `build_info` metric."""
+    for family in read_exposition(metrics, 0.0).families.values():
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            if sample.name.endswith("build_info") and "version" in labels:
+                return labels["version"]
+    for path in _VERSION_PATHS:
+        try:
+            found = msgspec.json.decode(await _text(session, f"{base}{path}"))
+        except (msgspec.DecodeError, UnicodeError):
+            continue
+        if isinstance(found, dict):
+            for field in _VERSION_FIELDS:
+                if isinstance(found.get(field), str):
+                    return str(found[field])[:100]
+    return None
