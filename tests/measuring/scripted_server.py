@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,10 +59,12 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass
 class ScriptedServer:
-    """`script` picks the answer to each request. `owner` is what /v1/models names as owner; None: it has no such list."""
+    """`script` picks the answer to each request. `owner` is what /v1/models names as owner; None: it has no such list.
+    `pages` are texts at other paths, such as /metrics."""
 
     script: Callable[[Seen], Script]
     owner: str | None = "somebody"
+    pages: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     open_now: int = 0
     open_most: int = 0
@@ -100,6 +102,13 @@ class ScriptedServer:
         path = head[0].split()[1]
         headers = {name.lower(): value.strip() for name, value in (line.split(":", 1) for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
+        if head[0].startswith("GET") and path != "/v1/models":
+            page = self.pages[path]().encode() if path in self.pages else b"no such page"
+            status = 200 if path in self.pages else 404
+            writer.write(
+                b"HTTP/1.1 %d X\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % (status, len(page)) + page
+            )
+            return True
         if path == "/v1/models":
             cards = {"data": [{"id": "m", "owned_by": self.owner}]}
             payload = json.dumps(cards if self.owner else {"error": {"message": "no such path"}}).encode()

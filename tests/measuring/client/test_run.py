@@ -11,9 +11,10 @@ import pytest
 from netgain.errors import UsageError
 from netgain.ledger.records import DraftCounts, RequestRecord
 from netgain.ledger.stage import ClientStage, Stage
+from netgain.measuring.client.extent import Extent
 from netgain.measuring.client.options import Budget, Options
 from netgain.measuring.client.record import ErrorKind
-from netgain.measuring.client.run import Progress, run
+from netgain.measuring.client.run import Progress, Stop, run
 from netgain.measuring.client.summary import summarise
 from netgain.measuring.workload.arrivals import Closed, Constant, Poisson
 from tests.measuring.scripted_server import DONE, Script, ScriptedServer, Seen, chunk, final_usage
@@ -209,3 +210,56 @@ async def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
 async def test_nothing_to_run_is_refused() -> None:
     with pytest.raises(UsageError, match="no items"):
         await run("http://127.0.0.1:1", "m", [], Closed(1))
+
+
+async def test_warming_up_is_sent_and_does_not_count() -> None:
+    script = Script([(0.02, chunk("a", finish="stop")), (0.02, DONE)])
+    counting: list[int] = []
+    async with ScriptedServer(always(script)) as server:
+        result = await run(
+            server.url,
+            "m",
+            items(4),
+            Closed(3),
+            Options(budget=LOOSE, salt="s"),
+            extent=Extent(warm_up=3, requests=7),
+            on_counting=lambda: counting.append(len(server.seen)),
+        )
+        salts = [seen.body["cache_salt"] for seen in server.seen]
+    assert len(result.warm_up) == 3
+    assert len(result.records) == 7
+    assert [(record.item_id, record.turn) for record in result.records[:3]] == [("i3", 0), ("i0", 1), ("i1", 1)]
+    assert salts == ["s-0"] * 4 + ["s-1"] * 4 + ["s-2"] * 2, "each turn of the items has a salt of its own"
+    assert len(counting) == 1
+    assert result.started_s == result.records[0].scheduled_s
+    assert all(record.scheduled_s <= result.started_s for record in result.warm_up)
+    assert result.started_s < result.steady_until_s <= result.finished_s
+
+
+@pytest.mark.parametrize("arrivals", [Closed(2), Constant(50.0), Poisson(50.0)])
+async def test_sending_ends_with_its_time(arrivals: Closed | Constant | Poisson) -> None:
+    script = Script([(0.1, chunk("a", finish="stop")), (0.1, DONE)])
+    async with ScriptedServer(always(script)) as server:
+        extent = Extent(warm_up=2, send_for_s=0.5)
+        result = await run(server.url, "m", items(3), arrivals, Options(budget=LOOSE), extent=extent)
+    assert result.unscheduled == 0
+    assert all(record.ok for record in result.records), "what was sent in time is waited for"
+    assert len(result.records) >= 3, "items are gone through again"
+    assert max(record.scheduled_s for record in result.records) - result.started_s <= 0.5
+    assert result.steady_until_s - result.started_s <= 0.5 + SLACK_S
+
+
+async def test_a_run_that_is_stopped_cancels_what_is_in_flight() -> None:
+    script = Script([(0.01, chunk("a", finish="stop")), (0.01, DONE)])
+    slow = Script([(30.0, chunk("a", finish="stop")), (30.0, DONE)])
+
+    def stop(progress: Progress) -> None:
+        if progress.done == 3:
+            raise Stop
+
+    async with ScriptedServer(lambda seen: slow if len(server.seen) % 2 == 0 else script) as server:
+        began_s = time.monotonic()
+        result = await run(server.url, "m", items(40), Constant(100.0), Options(budget=LOOSE), stop)
+        assert time.monotonic() - began_s < 10.0
+    assert result.stopped
+    assert len(result.records) == 3

@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.measuring.client.options import Budget
 from netgain.measuring.record.as_workload import load_traffic, recorded_arrivals
 from netgain.measuring.workload.arrivals import Bursty, Closed, Constant, OpenLoop, Poisson, Shape
 from netgain.measuring.workload.item import Workload
@@ -18,7 +19,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     `shape`: None with a closed loop of `concurrency`. `rate_per_s` is None in a saturation search, and with recorded arrivals
     that keep their own rate. `arrivals_from`: the recording whose arrival times are taken, by default the workload.
     `metrics`: None: the server's own /metrics; "none": nothing is scraped; else a URL. `budget_s`: for everything (None: no
-    limit).
+    limit). `client`: how much the client may disturb before a window is void.
     """
 
     url: str
@@ -45,6 +46,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str | None = None
     headers: dict[str, str] = {}
     with_text: bool = False
+    client: Budget = Budget()
 
     def __post_init__(self) -> None:
         if self.saturate:
@@ -112,6 +114,11 @@ def arrivals_of(ask: Ask) -> OpenLoop | Closed:
         case "bursty":
             return Bursty(1.0 if rate is None else rate, ask.cv, ask.seed)
         case "recorded":
-            own = recorded_arrivals(Path(ask.arrivals_from or ask.workload), most=100_000)
+            source = Path(ask.arrivals_from or ask.workload)
+            if not source.is_file():
+                raise UsageError(
+                    f"recorded arrivals need a recording, and {str(source)!r} is none: give one with --arrivals-from FILE"
+                )
+            own = recorded_arrivals(source, most=100_000)
             speed = 1.0 if rate is None else rate / own.rate_per_s
             return msgspec.structs.replace(own, speed=speed)

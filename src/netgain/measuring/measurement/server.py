@@ -64,7 +64,12 @@ async def meet(ask: Ask, items: Sequence[Item]) -> Met:
     server = Server(url=base, model=model, engine=engine, version=version)
     salt = f"netgain-{ask.seed}" if engine in _SALTED and not ask.reuse_prefixes else None
     options = Options(
-        timeout_s=ask.timeout_s, headers=ask.headers, server_record=engine == "netgain", salt=salt, running_usage=True
+        timeout_s=ask.timeout_s,
+        budget=ask.client,
+        headers=ask.headers,
+        server_record=engine == "netgain",
+        salt=salt,
+        running_usage=True,
     )
     return await _probe(server, base, metrics_url, options, items)
 
