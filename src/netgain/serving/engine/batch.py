@@ -63,6 +63,8 @@ class SegmentResult(msgspec.Struct, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """One result per segment of the batch, in order."""
+    """One result per segment of the batch, in order. `forward_s` is the part of the execution in which the model itself
+    computed, in seconds; None where there is no model."""
 
     segments: tuple[SegmentResult, ...]
+    forward_s: float | None = None

@@ -199,7 +199,7 @@ class Scheduler:
         if missing > self.pool.available - self.pool.cached_among(found):
             return None
         self.pool.acquire(found)
-        sequence.blocks = list(found)
+        sequence.blocks = tuple(found)
         sequence.published = len(found)
         sequence.computed = len(found) * self.block_tokens
         first = not sequence.preemptions
@@ -249,7 +249,7 @@ class Scheduler:
             if victim is sequence:
                 return False
         if missing > 0:
-            sequence.blocks += self.pool.allocate(missing)
+            sequence.blocks = (*sequence.blocks, *self.pool.allocate(missing))
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -269,7 +269,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.blocks)
-        sequence.blocks = []
+        sequence.blocks = ()
         sequence.computed = sequence.published = sequence.drafts = 0
 
     def _missing(self, sequence: Sequence, tokens: int) -> int:

@@ -19,7 +19,7 @@ def segment_of(
         stage=Stage.PREFILL if work.prefill else Stage.VERIFY if work.drafts else Stage.DECODE,
         tokens=(*tokens, *drafts),
         start=work.start,
-        block_table=tuple(work.sequence.blocks),
+        block_table=work.sequence.blocks,
         rows=1 + work.drafts if work.samples else 0,
         drafts=work.drafts,
         sampling=generation.request.sampling,

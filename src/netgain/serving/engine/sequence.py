@@ -11,7 +11,8 @@ class SequenceState(StrEnum):
 
 
 class Sequence:
-    """`length` tokens are committed, the KV of the first `computed` of them is stored in `blocks`.
+    """`length` tokens are committed, the KV of the first `computed` of them is stored in `blocks`, which is replaced when
+    it changes, so that whoever has seen the very same tuple knows it.
 
     `keys` are those of the full blocks of committed tokens and grow with them (the engine extends the list);
     `drafts` is how many unverified tokens the next step should add behind the committed ones. The logits of the first
@@ -53,7 +54,7 @@ class Sequence:
         self.keys = keys
         self.state = SequenceState.WAITING
         self.computed = 0
-        self.blocks: list[int] = []
+        self.blocks: tuple[int, ...] = ()
         self.published = 0
         self.drafts = 0
         self.cached_tokens = 0

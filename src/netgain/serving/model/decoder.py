@@ -4,7 +4,6 @@ ModelConfig alone, and nothing about how they compute."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,12 +12,10 @@ from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.kernels.composed import product
 from netgain.serving.model.kernels.protocol import (
-    AttentionBlock,
     AttentionParts,
     AttentionPlan,
     Kernels,
     Linear,
-    MlpBlock,
     MlpParts,
     Weight,
 )
@@ -33,15 +30,6 @@ from netgain.serving.model.weights import (
     WeightSource,
     computed_type,
 )
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Its two halves, and the weights they hold."""
-
-    attention: AttentionBlock
-    mlp: MlpBlock
-    linears: tuple[Linear, ...]
 
 
 class Decoder:
@@ -66,7 +54,8 @@ class Decoder:
             weights = pack(kernels, source, [f"{name}.weight" for name in names], dtype)
             return Linear(weights, torch.cat([vector(f"{name}.bias") for name in names]) if bias else None)
 
-        self._layers = []
+        blocks: list[AttentionParts | MlpParts] = []
+        self._linears: list[Linear] = []
         for number, window in enumerate(config.windows):
             start = f"model.layers.{number}."
             attention = AttentionParts(
@@ -87,8 +76,9 @@ class Decoder:
                 down=linear(f"{start}mlp.down_proj", bias=config.mlp_bias),
                 eps=config.rms_eps,
             )
-            linears = (attention.qkv, attention.output, mlp.gate_up, mlp.down)
-            self._layers.append(Layer(kernels.attention_block(attention), kernels.mlp_block(mlp), linears))
+            blocks += (attention, mlp)
+            self._linears += (attention.qkv, attention.output, mlp.gate_up, mlp.down)
+        self._stack = kernels.stack(blocks)
         (self._embedding,) = pack(kernels, source, [EMBEDDING], dtype)
         self._head = Linear((self._embedding,) if config.tied else pack(kernels, source, [HEAD], dtype))
         self._norm = vector(NORM)
@@ -97,30 +87,29 @@ class Decoder:
     @property
     def weight_bytes(self) -> int:
         """Memory of the packed matrices, as the kernels hold them."""
-        linears = [part for layer in self._layers for part in layer.linears]
         shared = () if self.config.tied else self._head.weights
-        return sum(w.nbytes for w in (self._embedding, *shared, *(w for part in linears for w in part.weights)))
+        return sum(w.nbytes for w in (self._embedding, *shared, *(w for part in self._linears for w in part.weights)))
 
     @torch.inference_mode()
     def forward(
-        self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, kv: KVView, logits_rows: Tensor
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        plan: AttentionPlan,
+        kv: KVView,
+        logits_rows: Tensor,
+        out: Tensor | None = None,
     ) -> Tensor:
-        """tokens, positions int64 [rows]; logits_rows int64 [m] indexes them -> float32 logits [m, vocab].
+        """tokens, positions int64 [rows]; logits_rows int64 [m] indexes them -> float32 logits [m, vocab], written to `out`
+        if it is given.
 
         Writes the KV of every row as `plan` says (see Kernels.plan); token ids and positions must lie within the
         model's vocabulary and context.
         """
         kernels = self.kernels
         cos, sin = self._rotary.rows(positions)
-        x = kernels.embed(tokens, self._embedding)
-        last = len(self._layers) - 1
-        for number, layer in enumerate(self._layers):
-            # once the last layer has written the KV of all rows, only those that are asked for matter
-            picked = logits_rows if number == last else None
-            added = layer.attention(x, cos, sin, kv.keys(number), kv.values(number), plan, picked)
-            x = added.add_(x if picked is None else x[picked])
-            x = layer.mlp(x).add_(x)
-        return product(kernels, kernels.rms_norm(x, self._norm, self.config.rms_eps), self._head)
+        x = self._stack(kernels.embed(tokens, self._embedding), cos, sin, kv, plan, logits_rows)
+        return product(kernels, kernels.rms_norm(x, self._norm, self.config.rms_eps), self._head, out)
 
 
 def pack(kernels: Kernels, source: WeightSource, names: Sequence[str], dtype: str) -> tuple[Weight, ...]:

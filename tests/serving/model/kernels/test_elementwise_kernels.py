@@ -88,3 +88,21 @@ def test_what_is_not_contiguous_float32_is_refused(compiled: CompiledKernels) ->
         compiled.silu_mul(rows_of(8, 16).t())
     with pytest.raises(ValueError, match="contiguous float32"):
         compiled.silu_mul(rows_of(8, 16).double())
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 300, 49_152])
+def test_argmax_is_the_first_of_the_highest(kernels: Kernels, width: int) -> None:
+    x = torch.randint(-3, 4, (5, width), generator=torch.Generator().manual_seed(width)).float()
+    expected = [row.index(max(row)) for row in x.tolist()]
+    assert kernels.argmax(x).tolist() == expected
+
+
+@pytest.mark.parametrize("place", [0, 17, 33, 39])
+def test_argmax_finds_no_place_in_rows_that_are_not_numbers(kernels: Kernels, place: int) -> None:
+    x = torch.linspace(-2, 2, 40).repeat(5, 1)
+    x[0, place] = float("nan")
+    x[1, place] = float("inf")
+    x[2, :] = float("-inf")
+    x[3, : place + 1] = float("-inf")
+    x[4, place] = 9.0
+    assert kernels.argmax(x).tolist() == [-1, -1, -1, -1 if place == 39 else 39, place]

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import weakref
+from collections.abc import Sequence
 from ctypes import byref, c_int32
 from pathlib import Path
 from typing import cast
@@ -13,7 +14,7 @@ from torch import Tensor
 from netgain.errors import Unavailable
 from netgain.serving.model.kernels.blocks import Q4_1_BYTES, Q8_0_BYTES, check_blocks
 from netgain.serving.model.kernels.build import cache_directory, find_compiler, load_library
-from netgain.serving.model.kernels.compiled_blocks import CompiledAttention, CompiledMlp
+from netgain.serving.model.kernels.compiled_stack import CompiledStack
 from netgain.serving.model.kernels.native import (
     BF16,
     F16,
@@ -29,11 +30,11 @@ from netgain.serving.model.kernels.native import (
     pointer,
 )
 from netgain.serving.model.kernels.protocol import (
-    AttentionBlock,
     AttentionParts,
     AttentionPlan,
-    MlpBlock,
     MlpParts,
+    Reduce,
+    Stack,
     Weight,
 )
 
@@ -55,7 +56,11 @@ class CompiledKernels:
         self._pool = library.ng_create(threads)
         if not self._pool:
             raise Unavailable(f"the system gives no {threads} threads to the kernels; ask for fewer")
-        weakref.finalize(self, _destroy, library, self._pool, os.getpid())
+        self._workspace = library.ng_create_workspace()
+        if not self._workspace:
+            library.ng_destroy(self._pool)
+            raise Unavailable("the system gives the kernels no memory")
+        weakref.finalize(self, _destroy, library, self._pool, self._workspace, os.getpid())
 
     def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> PackedWeight:
         kinds = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16}
@@ -77,13 +82,16 @@ class CompiledKernels:
         self._c.ng_pack(source.data_ptr(), rows, columns, kind, data.data_ptr())
         return PackedWeight((rows, columns), data, Matrix(data.data_ptr(), rows, columns, kind))
 
-    def linear(self, x: Tensor, weight: Weight) -> Tensor:
+    def linear(self, x: Tensor, weight: Weight, out: Tensor | None = None) -> Tensor:
         packed = cast(PackedWeight, weight)
         rows, columns = x.shape
         if columns != packed.shape[1]:
             raise ValueError(f"activations have {columns} features, the matrix {packed.shape[1]}")
-        out = torch.empty(rows, packed.shape[0])
-        self._c.ng_linear(self._pool, byref(packed.matrix), pointer(x), rows, out.data_ptr())
+        if out is None:
+            out = torch.empty(rows, packed.shape[0])
+        elif out.shape != (rows, packed.shape[0]):
+            raise ValueError(f"the product [{rows}, {packed.shape[0]}] does not fit into {list(out.shape)}")
+        self._c.ng_linear(self._pool, byref(packed.matrix), pointer(x), rows, pointer(out))
         return out
 
     def embed(self, tokens: Tensor, weight: Weight) -> Tensor:
@@ -139,7 +147,7 @@ class CompiledKernels:
     ) -> None:
         placed = cast(Plan, plan)
         cache = as_cache(cache_keys, cache_values)
-        placed.check(cache_keys)
+        placed.check(*cache_keys.shape[:2])
         if keys.shape != (placed.rows.rows, cache.kv_heads * cache.dim) or values.shape != keys.shape:
             raise ValueError(f"keys {list(keys.shape)} and values {list(values.shape)} do not fit plan and cache")
         self._c.ng_store_kv(self._pool, byref(placed.rows), byref(cache), pointer(keys), pointer(values))
@@ -155,7 +163,7 @@ class CompiledKernels:
     ) -> Tensor:
         placed = cast(Plan, plan)
         cache = as_cache(cache_keys, cache_values)
-        placed.check(cache_keys)
+        placed.check(*cache_keys.shape[:2])
         if q.shape != (placed.rows.rows, heads * cache.dim) or heads % cache.kv_heads:
             raise ValueError(f"queries {list(q.shape)} with {heads} heads do not fit plan and cache")
         if window is not None and window < 1:
@@ -166,13 +174,17 @@ class CompiledKernels:
         )
         return out
 
-    def attention_block(self, parts: AttentionParts) -> AttentionBlock:
-        return CompiledAttention(self._c, self._pool, parts)
+    def argmax(self, x: Tensor) -> Tensor:
+        rows, columns = x.shape
+        out = torch.empty(rows, dtype=torch.int64)
+        self._c.ng_argmax(self._pool, pointer(x), rows, columns, out.data_ptr())
+        return out
 
-    def mlp_block(self, parts: MlpParts) -> MlpBlock:
-        return CompiledMlp(self._c, self._pool, parts)
+    def stack(self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None) -> Stack:
+        return CompiledStack(self._c, self._pool, self._workspace, blocks, reduce)
 
 
-def _destroy(library: ctypes.CDLL, pool: int, owner: int) -> None:
+def _destroy(library: ctypes.CDLL, pool: int, workspace: int, owner: int) -> None:
     if os.getpid() == owner:  # threads do not survive a fork: a child has none to join
         library.ng_destroy(pool)
+        library.ng_destroy_workspace(workspace)

@@ -1,66 +1,93 @@
-"""The two halves of a decoder layer, operation by operation: what every Kernels implementation must equal bit for bit."""
+"""Halves of decoder layers, operation by operation: what every Kernels implementation must equal bit for bit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from netgain.serving.model.kernels.protocol import AttentionParts, AttentionPlan, Kernels, Linear, MlpParts
+from netgain.serving.model.kernels.protocol import (
+    AttentionParts,
+    AttentionPlan,
+    Kernels,
+    Linear,
+    MlpParts,
+    Reduce,
+)
+from netgain.serving.model.kv import KVView
 
 
-@dataclass(frozen=True)
-class ComposedAttention:
-    """An AttentionBlock over any kernels."""
+class ComposedStack:
+    """A Stack over any kernels."""
 
-    kernels: Kernels
-    parts: AttentionParts
+    def __init__(
+        self, kernels: Kernels, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None
+    ) -> None:
+        self._kernels, self._blocks, self._reduce = kernels, tuple(blocks), reduce
+        attending = [number for number, block in enumerate(blocks) if isinstance(block, AttentionParts)]
+        if not attending:
+            raise ValueError("a stack needs a block that attends")
+        self._last = attending[-1]
 
     def __call__(
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        cache_keys: Tensor,
-        cache_values: Tensor,
-        plan: AttentionPlan,
-        picked: Tensor | None,
+        self, x: Tensor, cos: Tensor, sin: Tensor, kv: KVView, plan: AttentionPlan, picked: Tensor | None
     ) -> Tensor:
-        kernels, parts = self.kernels, self.parts
-        width = parts.kv_heads * parts.head_dim
-        rotating = parts.heads + parts.kv_heads  # query and key heads turn together, side by side
-        roles = (parts.heads * parts.head_dim, width)
-        qkv = product(kernels, kernels.rms_norm(x, parts.norm, parts.eps), parts.qkv)
-        qk, v = qkv.split_with_sizes((rotating * parts.head_dim, width), 1)
-        qk = qk.contiguous() if parts.query_norm is None else self._normalise(qk, roles)
-        q, k = kernels.rope(qk, rotating, cos, sin).split_with_sizes(roles, 1)
-        kernels.store_kv(k.contiguous(), v.contiguous(), cache_keys, cache_values, plan)
-        attended = kernels.attention(q.contiguous(), cache_keys, cache_values, plan, parts.heads, parts.window)
-        return product(kernels, attended if picked is None else attended[picked], parts.output)
-
-    def _normalise(self, qk: Tensor, roles: tuple[int, int]) -> Tensor:
-        """Every head of queries and keys [rows, heads*dim] brought to unit mean square, scaled by its kind's weights."""
-        dim, eps = self.parts.head_dim, self.parts.eps
-        kinds = zip(qk.split_with_sizes(roles, 1), (self.parts.query_norm, self.parts.key_norm), strict=True)
-        heads = [self.kernels.rms_norm(x.reshape(-1, dim), weight, eps).view(x.shape) for x, weight in kinds]
-        return torch.cat(heads, dim=1)
+        kernels, layer = self._kernels, 0
+        for number, block in enumerate(self._blocks):
+            if isinstance(block, AttentionParts):
+                added = _attention(kernels, block, x, cos, sin, kv.keys(layer), kv.values(layer), plan)
+                layer += 1
+                # once the last one has written the KV of all rows, only those that are asked for matter
+                if number == self._last and picked is not None:
+                    x, added = x[picked], added[picked]
+                added = product(kernels, added, block.output)
+            else:
+                added = _mlp(kernels, block, x)
+            if self._reduce is not None:
+                self._reduce(added)
+            x = added.add_(x)
+        return x
 
 
-def composed_mlp(kernels: Kernels, parts: MlpParts) -> Callable[[Tensor], Tensor]:
-    """An MlpBlock over any kernels."""
+def _attention(
+    kernels: Kernels,
+    parts: AttentionParts,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    cache_keys: Tensor,
+    cache_values: Tensor,
+    plan: AttentionPlan,
+) -> Tensor:
+    """Up to the output projection, which only the rows that are asked for need."""
+    width = parts.kv_heads * parts.head_dim
+    rotating = parts.heads + parts.kv_heads  # query and key heads turn together, side by side
+    roles = (parts.heads * parts.head_dim, width)
+    qkv = product(kernels, kernels.rms_norm(x, parts.norm, parts.eps), parts.qkv)
+    qk, v = qkv.split_with_sizes((rotating * parts.head_dim, width), 1)
+    qk = qk.contiguous() if parts.query_norm is None else _normalise(kernels, parts, qk, roles)
+    q, k = kernels.rope(qk, rotating, cos, sin).split_with_sizes(roles, 1)
+    kernels.store_kv(k.contiguous(), v.contiguous(), cache_keys, cache_values, plan)
+    return kernels.attention(q.contiguous(), cache_keys, cache_values, plan, parts.heads, parts.window)
 
-    def block(x: Tensor) -> Tensor:
-        gate_up = product(kernels, kernels.rms_norm(x, parts.norm, parts.eps), parts.gate_up)
-        return product(kernels, kernels.silu_mul(gate_up), parts.down)
 
-    return block
+def _normalise(kernels: Kernels, parts: AttentionParts, qk: Tensor, roles: tuple[int, int]) -> Tensor:
+    """Every head of queries and keys [rows, heads*dim] brought to unit mean square, scaled by its kind's weights."""
+    kinds = zip(qk.split_with_sizes(roles, 1), (parts.query_norm, parts.key_norm), strict=True)
+    heads = [kernels.rms_norm(x.reshape(-1, parts.head_dim), weight, parts.eps).view(x.shape) for x, weight in kinds]
+    return torch.cat(heads, dim=1)
 
 
-def product(kernels: Kernels, x: Tensor, linear: Linear) -> Tensor:
-    """x [rows, in] -> [rows, sum of the matrices' outs]."""
-    out = kernels.linear(x, linear.weights[0])
-    if len(linear.weights) > 1:
-        out = torch.cat([out, *(kernels.linear(x, weight) for weight in linear.weights[1:])], dim=1)
-    return out if linear.bias is None else out.add_(linear.bias)
+def _mlp(kernels: Kernels, parts: MlpParts, x: Tensor) -> Tensor:
+    gate_up = product(kernels, kernels.rms_norm(x, parts.norm, parts.eps), parts.gate_up)
+    return product(kernels, kernels.silu_mul(gate_up), parts.down)
+
+
+def product(kernels: Kernels, x: Tensor, linear: Linear, out: Tensor | None = None) -> Tensor:
+    """x [rows, in] -> [rows, sum of the matrices' outs], written to `out` if it is given."""
+    if len(linear.weights) == 1:
+        result = kernels.linear(x, linear.weights[0], out)
+    else:
+        result = torch.cat([kernels.linear(x, weight) for weight in linear.weights], dim=1, out=out)
+    return result if linear.bias is None else result.add_(linear.bias)

@@ -68,12 +68,12 @@ class Plan:
     def address(self) -> int:
         return ctypes.addressof(self.rows)
 
-    def check(self, keys: Tensor) -> None:
-        """Raises ValueError unless the plan stays inside a cache [blocks, block_tokens, ...]."""
-        blocks, block_tokens = keys.shape[:2]
+    def check(self, blocks: int, block_tokens: int) -> None:
+        """Raises ValueError unless the plan stays inside a cache of `blocks` of `block_tokens` places."""
         if block_tokens != self.rows.block_tokens or self.last_block >= blocks:
             raise ValueError(
-                f"the plan (blocks of {self.rows.block_tokens} up to {self.last_block}) does not fit the cache {list(keys.shape)}"
+                f"the plan (blocks of {self.rows.block_tokens} up to {self.last_block}) does not fit the cache of "
+                f"{blocks} blocks of {block_tokens}"
             )
 
 
@@ -113,8 +113,10 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "ng_plan": (n, [rows, n, p, POINTER(c_int32)]),
         "ng_store_kv": (None, [p, rows, cache, p, p]),
         "ng_attention": (None, [p, rows, cache, p, n, n, p]),
-        "ng_attention_block": (None, [p, p, p, p, p, p, p, p, n, p]),
-        "ng_mlp_block": (None, [p, p, p, n, p]),
+        "ng_create_workspace": (p, []),
+        "ng_destroy_workspace": (None, [p]),
+        "ng_run_stack": (n, [p, p, p, p, p, p, p, p, p, n, p]),
+        "ng_argmax": (None, [p, p, n, n, p]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

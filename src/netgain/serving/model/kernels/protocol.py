@@ -1,10 +1,13 @@
 """What a model needs from a device: the few operations whose bits must not depend on what shares the batch."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from netgain.serving.model.kv import KVView
 
 
 class Weight(Protocol):
@@ -56,28 +59,21 @@ class MlpParts:
     eps: float
 
 
-class AttentionBlock(Protocol):
-    """Norm, projections, rotation, cache, attention and output projection; made by Kernels.attention_block."""
+Reduce = Callable[[Tensor], None]
+"""Sees what a block is about to add to its input, float32 [rows, hidden], and may change it in place: a rank that holds
+a shard of the block's matrices sums over the ranks here. What it raises ends the run. It must not keep the tensor."""
+
+
+class Stack(Protocol):
+    """Blocks one after the other, each added to its own input; made by Kernels.stack."""
 
     def __call__(
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        cache_keys: Tensor,
-        cache_values: Tensor,
-        plan: AttentionPlan,
-        picked: Tensor | None,
+        self, x: Tensor, cos: Tensor, sin: Tensor, kv: KVView, plan: AttentionPlan, picked: Tensor | None
     ) -> Tensor:
-        """x [rows, hidden] -> what is to be added to it, for rows `picked` (int64, None: all). KV of all rows is written."""
-        ...
+        """x [rows, hidden] -> rows `picked` of the result (int64 [count], None: all). cos, sin float32 [rows, head_dim / 2].
 
-
-class MlpBlock(Protocol):
-    """Made by Kernels.mlp_block."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [rows, hidden] -> what is to be added to it."""
+        The KV of all rows is written: `kv` has a layer for each block that attends, in order.
+        """
         ...
 
 
@@ -99,8 +95,8 @@ class Kernels(Protocol):
         """From raw GGUF Q8_0 rows (uint8 [out, in/32*34]); activations are rounded to int8 per group of 32."""
         ...
 
-    def linear(self, x: Tensor, weight: Weight) -> Tensor:
-        """x [rows, in] -> [rows, out]."""
+    def linear(self, x: Tensor, weight: Weight, out: Tensor | None = None) -> Tensor:
+        """x [rows, in] -> [rows, out], written to `out` if it is given."""
         ...
 
     def embed(self, tokens: Tensor, weight: Weight) -> Tensor:
@@ -143,10 +139,11 @@ class Kernels(Protocol):
         """
         ...
 
-    def attention_block(self, parts: AttentionParts) -> AttentionBlock:
-        """The operations above as the first half of a layer, with the bits that composed.py has."""
+    def argmax(self, x: Tensor) -> Tensor:
+        """x [rows, n] -> int64 [rows]: where the highest value stands first; -1 if that is no finite number, or any is NaN."""
         ...
 
-    def mlp_block(self, parts: MlpParts) -> MlpBlock:
-        """The second half, likewise."""
+    def stack(self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None) -> Stack:
+        """The operations above as halves of layers, with the bits that composed.py has. At least one block attends; all
+        have one hidden size, one head size and caches of one shape."""
         ...

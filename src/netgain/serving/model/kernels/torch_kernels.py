@@ -4,6 +4,7 @@ Invariance is by construction: sums are either elementwise additions in a fixed 
 in float32), or matrix products of one fixed shape (padded tiles of 16 rows), whose per-row bits are checked when packing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,13 +13,13 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from netgain.serving.model.kernels.blocks import GROUP, Groups, split_q4_1, split_q8_0
-from netgain.serving.model.kernels.composed import ComposedAttention, composed_mlp
+from netgain.serving.model.kernels.composed import ComposedStack
 from netgain.serving.model.kernels.protocol import (
-    AttentionBlock,
     AttentionParts,
     AttentionPlan,
-    MlpBlock,
     MlpParts,
+    Reduce,
+    Stack,
     Weight,
 )
 
@@ -100,10 +101,10 @@ class TorchKernels:
         minimums = None if groups.minimums is None else place(groups.minimums.t())
         return GroupedWeight(shape, place(groups.quants.permute(1, 2, 0)), place(groups.scales.t()), minimums)
 
-    def linear(self, x: Tensor, weight: Weight) -> Tensor:
-        if isinstance(weight, GroupedWeight):
-            return _grouped_linear(x, weight)
-        return _dense_linear(x, cast(DenseWeight, weight))
+    def linear(self, x: Tensor, weight: Weight, out: Tensor | None = None) -> Tensor:
+        grouped = isinstance(weight, GroupedWeight)
+        product = _grouped_linear(x, weight) if grouped else _dense_linear(x, cast(DenseWeight, weight))
+        return product if out is None else out.copy_(product)
 
     def embed(self, tokens: Tensor, weight: Weight) -> Tensor:
         if isinstance(weight, GroupedWeight):
@@ -128,11 +129,12 @@ class TorchKernels:
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).view(x.shape)
 
-    def attention_block(self, parts: AttentionParts) -> AttentionBlock:
-        return ComposedAttention(self, parts)
+    def argmax(self, x: Tensor) -> Tensor:
+        highest, places = x.max(dim=1)  # the lowest index on ties; NaN counts as the highest
+        return places.masked_fill(~highest.isfinite(), -1)
 
-    def mlp_block(self, parts: MlpParts) -> MlpBlock:
-        return composed_mlp(self, parts)
+    def stack(self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None) -> Stack:
+        return ComposedStack(self, blocks, reduce)
 
     def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> TorchPlan:
         positions, segment_of_row = positions.cpu().long(), segment_of_row.cpu().long()

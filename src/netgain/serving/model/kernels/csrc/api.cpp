@@ -1,9 +1,11 @@
 // The C interface that compiled.py calls. Pointers are to contiguous memory that outlives the call; shapes were checked.
 
+#include <new>
+
 #include "attention.hpp"
-#include "block.hpp"
 #include "elementwise.hpp"
 #include "linear.hpp"
+#include "stack.hpp"
 
 #define NG_API extern "C" __attribute__((visibility("default")))
 
@@ -83,11 +85,20 @@ NG_API void ng_attention(Pool* pool, const Rows* rows, const Cache* cache, const
     attend(*pool, *rows, *cache, q, heads, window, out);
 }
 
-NG_API void ng_attention_block(Pool* pool, const AttentionBlock* block, const Rows* rows, const Cache* cache, const float* x,
-                               const float* cos, const float* sin, const int64_t* picked, int64_t count, float* out) {
-    attention_block(*pool, *block, *rows, *cache, x, cos, sin, picked, count, out);
+NG_API Workspace* ng_create_workspace() { return new (std::nothrow) Workspace; }
+
+NG_API void ng_destroy_workspace(Workspace* work) { delete work; }
+
+// Returns -1, the index in `picked` of the first that is no row, or -2 when `reduce` ended the run.
+NG_API int64_t ng_run_stack(Pool* pool, Workspace* work, const Stack* stack, const Rows* rows, const Cache* caches,
+                            const float* x, const float* cos, const float* sin, const int64_t* picked, int64_t count,
+                            float* out) {
+    for (int64_t i = 0; picked && i < count; i++)
+        if (picked[i] < 0 || picked[i] >= rows->rows) return i;
+    return run(*pool, *work, *stack, *rows, caches, x, cos, sin, picked, count, out) ? -1 : -2;
 }
 
-NG_API void ng_mlp_block(Pool* pool, const MlpBlock* block, const float* x, int64_t rows, float* out) {
-    mlp_block(*pool, *block, x, rows, out);
+// Where each row's highest value stands first, or -1 if it is no finite number or any value is NaN.
+NG_API void ng_argmax(Pool* pool, const float* x, int64_t rows, int64_t n, int64_t* out) {
+    each_row(*pool, rows, n, [&](int64_t r) { out[r] = argmax_row(x + r * n, n); });
 }

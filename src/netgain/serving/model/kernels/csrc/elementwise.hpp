@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "pool.hpp"
 #include "simd.hpp"
@@ -57,4 +58,33 @@ inline void rope_row(const float* x, const float* cos, const float* sin, int64_t
             out[half + i] = b * cos[i] + a * sin[i];
         }
     }
+}
+
+// Where the highest value stands first; -1 if it is no finite number, or any value is NaN. Each lane keeps its own first.
+inline int64_t argmax_row(const float* x, int64_t n) {
+    constexpr float LOWEST = -std::numeric_limits<float>::infinity();
+    f32v best = splat(LOWEST);
+    i32v at = i32v{} - 1, place, bad{};
+    for (int lane = 0; lane < LANES; lane++) place[lane] = lane;
+    auto take = [&](f32v v) {
+        bad |= v != v;
+        i32v higher = v > best;
+        best = higher ? v : best;
+        at = higher ? place : at;
+        place += LANES;
+    };
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) take(load(x + i));
+    if (i < n) {
+        f32v rest = splat(LOWEST);
+        std::memcpy(&rest, x + i, size_t(n - i) * 4);
+        take(rest);
+    }
+    int64_t first = -1;
+    float highest = LOWEST;
+    for (int lane = 0; lane < LANES; lane++) {
+        if (bad[lane]) return -1;
+        if (best[lane] > highest || (best[lane] == highest && at[lane] >= 0 && at[lane] < first)) highest = best[lane], first = at[lane];
+    }
+    return highest < std::numeric_limits<float>::infinity() ? first : -1;
 }
