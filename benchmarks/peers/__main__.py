@@ -156,8 +156,7 @@ async def load(one: Contender, measure: Measure, number: int) -> float:
 
 async def ask(server: LaunchedServer, measure: Measure, seed: str = "first") -> Run:
     prompts = items(measure.requests, measure.prompt_tokens, measure.output_tokens, seed)
-    # llama.cpp's server closes a connection behind a stream without saying so; then none is used twice, whoever serves
-    options = Options(server_record=False, timeout_s=REQUEST_S, headers={"Connection": "close"})
+    options = Options(server_record=False, timeout_s=REQUEST_S)
     return await run(server.url, MODEL, prompts, Closed(measure.concurrency), options)
 
 

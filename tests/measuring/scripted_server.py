@@ -23,13 +23,16 @@ class Seen:
 class Script:
     """What to answer. `steps`: (seconds after the request came, bytes to write), each a chunk of the HTTP body of its own.
 
-    `ending`: "end" closes the body properly, "cut" drops the connection in the middle of it, "hang" says nothing more.
+    `ending`: "end" closes the body properly, "cut" drops the connection in the middle of it, "hang" says nothing more, "leave"
+    closes the body properly and then the connection, without having said so; "deaf" does it when the next request has come,
+    after `last_bytes`. "silent" closes the connection in place of an answer.
     """
 
     steps: Sequence[tuple[float, bytes]] = ()
     status: int = 200
     content_type: str = "text/event-stream"
     ending: str = "end"
+    last_bytes: bytes = b""
 
 
 def event(payload: object) -> bytes:
@@ -124,11 +127,17 @@ class ScriptedServer:
         self.open_now += 1
         self.open_most = max(self.open_most, self.open_now)
         try:
-            return await self._play(self.script(seen), seen, writer)
+            return await self._play(self.script(seen), seen, reader, writer)
         finally:
             self.open_now -= 1
 
-    async def _play(self, script: Script, seen: Seen, writer: asyncio.StreamWriter) -> bool:
+    async def _play(
+        self, script: Script, seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        if script.ending == "silent":
+            writer.close()
+            await writer.wait_closed()
+            return False
         started = False
         for at_s, data in script.steps:
             await asyncio.sleep(max(0.0, seen.at_s + at_s - time.monotonic()))
@@ -143,6 +152,15 @@ class ScriptedServer:
             writer.write(b"0\r\n\r\n")
             await writer.drain()
             return True
+        if script.ending in ("leave", "deaf"):
+            writer.write(b"0\r\n\r\n")
+            if script.ending == "deaf":
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(script.last_bytes)
+            await writer.drain()
+            writer.close()  # an orderly end, unlike `abort`
+            await writer.wait_closed()
+            return False
         if script.ending == "hang":
             await asyncio.sleep(60.0)
         return False

@@ -1,6 +1,7 @@
 """`netgain serve`: one model behind an OpenAI-compatible API."""
 
 import asyncio
+import importlib.util
 import logging
 import sys
 from collections.abc import Mapping
@@ -9,10 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from netgain.serving.api.server import run_server
+from netgain.serving.api.launch import launch_server
 from netgain.serving.runtime.config import ServerConfig
 from netgain.serving.runtime.config_file import load_config, to_yaml
 from netgain.wording import count
+
+_EXTRA = ("fastapi", "tokenizers", "torch", "uvicorn")
 
 
 def serve(
@@ -50,9 +53,12 @@ def serve(
     if print_config:
         print(to_yaml(effective), end="")
         return
+    for package in _EXTRA:  # said before a process is launched that would miss it, too
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    asyncio.run(run_server(effective, _announce))
+    asyncio.run(launch_server(effective, _announce))
 
 
 def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:

@@ -149,6 +149,66 @@ async def test_connections_are_used_again() -> None:
         result = await run(server.url, "m", items(10), Closed(1), Options(server_record=False))
     assert server.connections == 1
     assert [record.connect_s for record in result.records][1:] == [0.0] * 9
+    assert summarise(result).resent == 0
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_server_that_closes_behind_a_stream_without_saying_so_causes_no_failure(concurrency: int) -> None:
+    """As llama.cpp's server does: the next request finds its connection closed, now or when it is on its way."""
+    script = Script([(0.0, chunk("a", finish="stop")), (0.0, DONE)], ending="leave")
+    async with ScriptedServer(always(script)) as server:
+        result = await run(server.url, "m", items(12), Closed(concurrency), Options(server_record=False))
+    assert [record.error for record in result.records] == [None] * 12
+    assert server.connections == len(server.seen) == 12
+    assert all(record.connect_s for record in result.records)
+
+
+async def test_a_request_that_a_closed_connection_swallowed_is_sent_once_more_and_counted() -> None:
+    script = Script([(0.0, chunk("a", finish="stop")), (0.0, DONE)], ending="deaf")
+    async with ScriptedServer(always(script)) as server:
+        result = await run(server.url, "m", items(4), Closed(1), Options(server_record=False))
+    assert [record.error for record in result.records] == [None] * 4
+    assert [record.resent for record in result.records] == [False, True, False, True]
+    assert all(
+        record.connect_s for record in result.records
+    )  # none of the answers came over a connection that was reused
+    assert summarise(result).resent == 2
+
+
+async def test_a_second_loss_is_a_failure() -> None:
+    """Each answer comes over a connection that has already swallowed the request before it."""
+    lost: list[str] = []
+
+    def script(seen: Seen) -> Script:
+        lost.append(seen.path)
+        if len(lost) == 1:
+            return Script([(0.0, chunk("a", finish="stop")), (0.0, DONE)], ending="deaf")
+        return Script(ending="silent")
+
+    async with ScriptedServer(script) as server:
+        result = await run(server.url, "m", items(2), Closed(1), Options(server_record=False))
+    first, second = result.records
+    assert first.ok
+    assert (second.error_kind, second.resent) == (ErrorKind.CUT, True)
+    assert "before any answer" in (second.error or "")
+    assert len(server.seen) == 2
+
+
+@pytest.mark.parametrize("begun", [b"HTTP/1.1 2", b"HTTP/1.1 200 OK\r\nContent-Ty", b"HTTP/1.1 200 OK\r\n\r\n"])
+async def test_once_an_answer_has_begun_nothing_is_sent_again(begun: bytes) -> None:
+    script = Script([(0.0, chunk("a", finish="stop")), (0.0, DONE)], ending="deaf", last_bytes=begun)
+    async with ScriptedServer(always(script)) as server:
+        result = await run(server.url, "m", items(2), Closed(1), Options(server_record=False))
+    assert [record.error_kind for record in result.records] == [None, ErrorKind.CUT]
+    assert [record.resent for record in result.records] == [False, False]
+    assert len(server.seen) == 1
+
+
+async def test_a_request_lost_on_a_new_connection_is_not_sent_again() -> None:
+    async with ScriptedServer(always(Script(ending="silent"))) as server:
+        result = await run(server.url, "m", items(2), Closed(1), Options(server_record=False))
+    assert [(record.error_kind, record.resent) for record in result.records] == [(ErrorKind.CUT, False)] * 2
+    assert len(server.seen) == 2
 
 
 async def test_a_netgain_server_is_asked_for_its_own_account() -> None:

@@ -33,7 +33,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     the server's final count, spread over the chunks by length of text, "text" = the same with a count re-tokenised here,
     "chunks" = one token per chunk assumed. `text` is the answer; `reasoning` every other channel.
     `turn`: how many times the item had been sent before in this run.
-    `connect_s` is the time to open a connection for this request (0.0: an open one was reused).
+    `connect_s` is the time to open a connection for this request (0.0: an open one was reused). `resent`: the reused one was
+    found closed before any answer, and the request was sent again over a new one; its times count from the first sending.
     """
 
     item_id: str
@@ -55,6 +56,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     error_kind: ErrorKind | None = None
     connect_s: float | None = None
+    resent: bool = False
     text: str = ""
     reasoning: str = ""
     server: RequestRecord | None = None

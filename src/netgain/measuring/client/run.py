@@ -5,7 +5,7 @@ import math
 import resource
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -18,13 +18,13 @@ from netgain.measuring.client.extent import Extent
 from netgain.measuring.client.meter import ClientLoad, Meter
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ClientRecord, ErrorKind
-from netgain.measuring.client.send import send, trace_connecting
+from netgain.measuring.client.send import Sessions, send, trace_connecting
 from netgain.measuring.workload.arrivals import Arrivals, Closed, most_at_once
 from netgain.measuring.workload.item import Item
 
 _LEAD_S = 0.02  # between preparation and the first scheduled send
 _SPARE_FILES = 16  # file descriptors for everything that is not a request
-_IDLE_CONNECTION_S = 2.0  # shorter than servers keep idle connections, so that none is reused while it closes
+_IDLE_CONNECTION_S = 2.0  # shorter than most servers keep idle connections, so that few are reused while they close
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -93,20 +93,24 @@ async def run(
         raise UsageError("there is nothing to run: the workload has no items")
     count = _due(arrivals, extent, len(items))
     _check_files(most_at_once(arrivals, count, options.timeout_s))
-    connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_IDLE_CONNECTION_S)
     headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **options.headers}
-    async with aiohttp.ClientSession(
-        connector=connector,
+    async with _session(headers, _IDLE_CONNECTION_S) as kept, _session(headers, 0.0) as fresh:
+        to_netgain = await is_netgain(kept, base) if options.server_record is None else options.server_record
+        prepared = [prepare(item, model, options, to_netgain) for item in items]
+        sender = _Sender(Sessions(kept, fresh), base, prepared, arrivals, options, extent, count, to_netgain)
+        sender.on_progress, sender.on_counting = on_progress, on_counting
+        return await sender.run()
+
+
+def _session(headers: Mapping[str, str], idle_s: float) -> aiohttp.ClientSession:
+    """One that uses a connection again after at most `idle_s`."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=idle_s),
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=None),
         trace_configs=[trace_connecting()],
         read_bufsize=2**20,
-    ) as session:
-        to_netgain = await is_netgain(session, base) if options.server_record is None else options.server_record
-        prepared = [prepare(item, model, options, to_netgain) for item in items]
-        sender = _Sender(session, base, prepared, arrivals, options, extent, count, to_netgain)
-        sender.on_progress, sender.on_counting = on_progress, on_counting
-        return await sender.run()
+    )
 
 
 _ENDLESS = 2**62
@@ -134,7 +138,7 @@ class _Sender:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        sessions: Sessions,
         base: str,
         prepared: Sequence[Prepared],
         arrivals: Arrivals,
@@ -143,7 +147,7 @@ class _Sender:
         count: int,
         to_netgain: bool,
     ) -> None:
-        self._session = session
+        self._sessions = sessions
         self._base = base
         self._prepared = prepared
         self._arrivals = arrivals
@@ -237,7 +241,7 @@ class _Sender:
         self._meter.change(+1)
         try:
             record = await send(
-                self._session,
+                self._sessions,
                 self._base,
                 prepared,
                 due_s,

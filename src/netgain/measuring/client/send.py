@@ -5,6 +5,7 @@ import errno
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import aiohttp
 import msgspec
@@ -20,14 +21,23 @@ _LINGER_S = 0.25  # how long the end of the HTTP body may follow [DONE] before t
 _RECORD = msgspec.json.Decoder(RequestRecord)
 
 
-class Connecting:
-    """Seconds that one request spent opening its connection; aiohttp's trace hooks write here."""
+class Sessions(NamedTuple):
+    """How requests go out: over connections that are `kept` for the next ones, or over a `fresh` one each."""
 
-    __slots__ = ("began_s", "seconds")
+    kept: aiohttp.ClientSession
+    fresh: aiohttp.ClientSession
+
+
+class Connecting:
+    """Seconds that one request spent opening its connection; aiohttp's trace hooks write here. `resent`: over a second one,
+    because the first had served before and was found closed."""
+
+    __slots__ = ("began_s", "resent", "seconds")
 
     def __init__(self) -> None:
         self.began_s = 0.0
         self.seconds: float | None = None
+        self.resent = False
 
 
 def trace_connecting() -> aiohttp.TraceConfig:
@@ -125,7 +135,7 @@ class _Answer:
 
 
 async def send(
-    session: aiohttp.ClientSession,
+    sessions: Sessions,
     base: str,
     prepared: Prepared,
     scheduled_s: float,
@@ -136,6 +146,8 @@ async def send(
 ) -> ClientRecord:
     """Send now, read the stream to its end, return the record. Only cancellation is raised.
 
+    A server may close a connection at the moment in which it is used again. A request that is lost so, before anything of an
+    answer came, is sent a second time over a connection of its own (RFC 9112, section 9.3.1); its times go on counting.
     `timeout_s` counts from now; `run_ends_s` is the monotonic time at which the whole run stops (None: never).
     """
     answer, connecting = _Answer(), Connecting()
@@ -147,7 +159,13 @@ async def send(
     ends = loop.time() + ((run_ends_s or 0.0) if by_run else limit_s) - sent_s
     try:
         async with asyncio.timeout_at(ends):
-            await _exchange(session, base, prepared, answer, connecting)
+            try:
+                await _exchange(sessions.kept, base, prepared, answer, connecting)
+            except (aiohttp.ClientError, OSError) as error:
+                if connecting.seconds != 0.0 or not _closed_before_an_answer(error, answer):
+                    raise
+                connecting.seconds, connecting.resent = None, True
+                await _exchange(sessions.fresh, base, prepared, answer, connecting)
     except _Failure as error:
         failure = error
     except StreamError as error:
@@ -213,6 +231,12 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
         response.close()
 
 
+def _closed_before_an_answer(error: Exception, answer: _Answer) -> bool:
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return answer.status is None and isinstance(error.message, str)  # else it holds the beginning of a head
+    return answer.status is None and isinstance(error, ConnectionResetError | BrokenPipeError | aiohttp.ClientOSError)
+
+
 def _transport_failure(error: Exception, answer: _Answer) -> _Failure:
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EADDRNOTAVAIL):
@@ -258,6 +282,7 @@ def _record(
         error=None if failure is None else str(failure),
         error_kind=None if failure is None else failure.kind,
         connect_s=connecting.seconds,
+        resent=connecting.resent,
         text=text,
         reasoning=aside,
         server=answer.server,

@@ -46,12 +46,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Rates are of what happened within `window_s`, the time of steady load: requests that ended, tokens that came.
     `output_tokens` of all requests that count; None when one successful request has an unknown count, as the prompt's.
     `attainment`: share of all requests that meet the SLO, with its 95 % interval; `unjudged` of them showed no token.
+    `resent`: requests that were sent a second time, because the server had closed the connection that was used again.
     """
 
     requests: int
     succeeded: int
     failed: int
     unscheduled: int
+    resent: int | None = None  # None: not said by whoever measured
     errors: dict[ErrorKind, int]
     error_rate: float | None
     window_s: float
@@ -126,6 +128,7 @@ def summarise(run: Sample, slo: SLO | None = None) -> Summary:
         succeeded=len(good),
         failed=failed,
         unscheduled=run.unscheduled,
+        resent=sum(record.resent for record in records),
         errors=dict(Counter(record.error_kind for record in records if record.error_kind is not None)),
         error_rate=ratio(failed, len(records)),
         window_s=window_s,

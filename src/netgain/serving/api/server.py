@@ -19,6 +19,7 @@ from netgain.ledger.export import JsonlWriter
 from netgain.serving.api.app import build_app
 from netgain.serving.api.auth import Authenticator
 from netgain.serving.api.connection import bounded_by
+from netgain.serving.api.launch import SIGNALS, interruptible
 from netgain.serving.api.lifecycle import Lifecycle
 from netgain.serving.api.metrics import Metrics
 from netgain.serving.api.served import ServedModel
@@ -26,17 +27,19 @@ from netgain.serving.api.traced import start_tracing
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.runtime.config import ServerConfig
+from netgain.serving.runtime.uncollected import uncollected
 
 logger = logging.getLogger("netgain.server")
 
 _SHUTDOWN_S = 3
 _OTHER_FILES = 256
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-async def run_server(config: ServerConfig, announce: Callable[[str, Mapping[str, Any], int | None], None]) -> None:
-    """Serve until a signal. `announce` gets the URL, what the engine says of itself, and how many API keys are accepted
-    (None: none is asked for), once requests are taken.
+async def run_server(
+    config: ServerConfig, fleet: Fleet, announce: Callable[[str, Mapping[str, Any], int | None], None]
+) -> None:
+    """Serve until a signal, with a fleet that may be launched already and is closed at the end. `announce` gets the URL, what
+    the engine says of itself, and how many API keys are accepted (None: none is asked for), once requests are taken.
 
     The first SIGINT or SIGTERM refuses new requests and lets running ones finish within `server.drain_timeout_s`; a second
     one ends them. Raises UsageError (port in use, model, key file or setting that cannot work), Unavailable (model fetch,
@@ -47,14 +50,14 @@ async def run_server(config: ServerConfig, announce: Callable[[str, Mapping[str,
     _allow_open_files(config.server.max_connections)
     listener = _bind(config.host, config.port, config.send_buffer_bytes)
     with contextlib.closing(listener):
-        with _interruptible():  # it may fetch for minutes; nothing else runs in this process yet
+        with interruptible(), uncollected():  # it may fetch for minutes; nothing else runs in this process yet
             checkpoint = open_checkpoint(config.engine.model.source)
+            checkpoint.tokenizer.ready()
         signals = _Signals()
         signals.listen(authenticator)
         if config.records is not None:
             JsonlWriter(Path(config.records)).close()  # said before the engine is waited for, not after
         tracing = start_tracing(config.tracing)
-        fleet = Fleet(config.engine, config.fleet)
         try:
             if not await _unless(signals.first, fleet.start()):
                 return
@@ -123,7 +126,7 @@ class _Signals:
 
     def listen(self, authenticator: Authenticator | None) -> None:
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._ended)
         if authenticator is not None:
             loop.add_signal_handler(signal.SIGHUP, authenticator.reload)
@@ -138,17 +141,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Signals raise KeyboardInterrupt at once, in the middle of blocking work, which cleans up on its way out."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 async def _unless(stop: asyncio.Event, work: "Coroutine[Any, Any, Any] | asyncio.Future[Any]") -> bool:

@@ -35,8 +35,13 @@ class Fleet:
         """What an engine said of itself when it was built (all are built alike); empty before `start`."""
         return next((replica.info for replica in self.health().replicas if replica.info), {})
 
+    async def launch(self) -> None:
+        """Start every process, so that it loads its libraries while the caller does other work before `start`."""
+        await asyncio.gather(*(replica.launch() for replica in self._replicas.values()))
+
     async def start(self) -> None:
-        """Launch all replicas and wait until they are ready. Raises UsageError or Unavailable; nothing runs then."""
+        """Launch all replicas, unless that was done, and wait until they are ready. Raises UsageError or Unavailable;
+        nothing runs then."""
         try:
             await asyncio.gather(*(replica.start() for replica in self._replicas.values()))
         except BaseException:

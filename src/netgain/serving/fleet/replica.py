@@ -67,6 +67,8 @@ class Replica:
         self._life: Life | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._first_outcome: asyncio.Future[None] | None = None
+        self._launched = asyncio.Event()  # or could not be
+        self._may_build = asyncio.Event()
         self._closing = asyncio.Event()
         self._given_up = asyncio.Event()
 
@@ -91,11 +93,21 @@ class Replica:
             counters=self._report.counters if self._report else {},
         )
 
+    async def launch(self) -> None:
+        """Start the process, which loads its libraries and then waits to be told what to build: `start` tells it, and says
+        what went wrong. Until then whoever launched it can do other work, or `close` it."""
+        if self._supervisor is None:
+            self._first_outcome = asyncio.get_running_loop().create_future()
+            self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise {self.name}")
+        await self._launched.wait()
+
     async def start(self) -> None:
-        """Launch and wait until ready. Raises UsageError (the configuration cannot work) or Unavailable; nothing runs then."""
-        self._first_outcome = asyncio.get_running_loop().create_future()
-        self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise {self.name}")
+        """Launch, if that was not done, and wait until ready. Raises UsageError (the configuration cannot work) or
+        Unavailable; nothing runs then."""
         try:
+            await self.launch()
+            self._may_build.set()
+            assert self._first_outcome is not None
             await self._first_outcome
         except BaseException:
             await self.close()
@@ -142,12 +154,15 @@ class Replica:
             self._life.end("was told to stop")
         if self._supervisor is not None:
             await self._supervisor
+        if self._first_outcome is not None and self._first_outcome.done():
+            self._first_outcome.exception()  # looked at, also where nobody waited for it
 
     async def _supervise(self) -> None:
         failures = 0
         while True:
             started_s = time.monotonic()
             failure = await self._live()
+            self._launched.set()
             if self._closing.is_set():
                 failure = Unavailable("the server is shutting down")
             assert self._first_outcome is not None
@@ -185,6 +200,7 @@ class Replica:
                 listener.listen(1)
                 process = await ManagedProcess.launch((*self._command, "--socket", path), "engine process")
                 life = self._life = Life(process, self._received, self._closed)
+                self._launched.set()
                 greeting = asyncio.create_task(self._greet(listener, life))
                 try:
                     failure = await self._watch(life)
@@ -208,6 +224,8 @@ class Replica:
     async def _greet(self, listener: socket.socket, life: Life) -> None:
         """Take the process's two connections: the one on which it is told what to build, and that of its heartbeats."""
         await _accept(listener, life.channel)
+        await self._may_build.wait()
+        life.heard_s = time.monotonic()  # the time to get ready in begins
         life.channel.send(Configure(self._config.model_dump_json().encode(), self._settings.heartbeat_s))
         await _accept(listener, life.pulse)
 

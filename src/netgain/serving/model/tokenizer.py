@@ -6,10 +6,11 @@ One class over the `tokenizers` library. The room vocabulary/ says how each file
 from __future__ import annotations
 
 import codecs
+import functools
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -41,13 +42,14 @@ class Tokenizer:
 
     def __init__(self, spec: Mapping[str, Any], where: str) -> None:
         self._full = _build(spec, where)
+        self._where = where
         self.spec = spec
         canonical = self._full.to_str()
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()[:32]
         parsed = msgspec.json.decode(canonical)
         added = self._full.get_added_tokens_decoder()
         _check_numbers(spec, self._full, where)
-        self._size = max(self._full.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self._size = _size(parsed["model"]["vocab"], added)
         self._added = frozenset(added)
         self._control = frozenset(number for number, token in added.items() if token.special)
         self._markers = {
@@ -58,13 +60,22 @@ class Tokenizer:
         self._spellings = "|".join(re.escape(spelling) for spelling in sorted(self._markers, key=len, reverse=True))
         self._starts = frozenset(spelling[0] for spelling in self._markers)
         self._tails = frozenset(spelling[at:] for spelling in self._markers for at in range(1, len(spelling)))
-        plain = _without(parsed, set(self._markers))
-        self._plain = _plain(plain, where)
-        inside = _within(plain.get("pre_tokenizer"))
-        self._inside = _plain({**plain, "pre_tokenizer": inside}, where) if inside else self._plain
         self._decoding = decoding_of(parsed.get("decoder") or {}, where)
         self._bytes: dict[int, bytes] = {}
         self._prefix = self._sequence_prefix()
+
+    def ready(self) -> None:
+        """Build what encodes text, else done at the first text: a process that only decodes never needs it. Raises
+        UsageError."""
+        self._encoders  # noqa: B018
+
+    @functools.cached_property
+    def _encoders(self) -> tuple[Encoder, Encoder]:
+        """For a text, and for text that does not begin one; neither produces a marker."""
+        plain = _without(msgspec.json.decode(self._full.to_str()), set(self._markers))
+        begin = _plain(plain, self._where)
+        inside = _within(plain.get("pre_tokenizer"))
+        return begin, _plain({**plain, "pre_tokenizer": inside}, self._where) if inside else begin
 
     @property
     def vocab_size(self) -> int:
@@ -91,24 +102,25 @@ class Tokenizer:
 
     def encode(self, text: str, start: bool = False) -> list[int]:
         """Ids of plain text: what spells a marker stays ordinary tokens. `start` puts the model's own start tokens before."""
-        ids = _ids(self._plain, text)
+        ids = _ids(self._encoders[0], text)
         return [*self._prefix, *ids] if start else ids
 
     def encode_marked(self, text: str, guard: str) -> list[int]:
         """Ids of rendered template text: a marker becomes its control id unless `guard` stands before it; guards vanish."""
         if not self._markers:
             return self.encode(text.replace(guard, ""))
+        begin, inside = self._encoders
         ids: list[int] = []
         at = 0
         for match in re.finditer(f"(?<!{re.escape(guard)})(?:{self._spellings})", text):
             token = self._markers[match.group()]
             piece = text[at : match.start()].replace(guard, "")
-            ids += _ids(self._inside if ids else self._plain, piece.rstrip() if token.lstrip else piece)
+            ids += _ids(inside if ids else begin, piece.rstrip() if token.lstrip else piece)
             ids.append(token.id)
             at = match.end()
             if token.rstrip:
                 at += len(text[at:]) - len(text[at:].lstrip())
-        return ids + _ids(self._inside if ids else self._plain, text[at:].replace(guard, ""))
+        return ids + _ids(inside if ids else begin, text[at:].replace(guard, ""))
 
     def guarded(self, text: str, guard: str) -> str:
         """`text` with the guard wherever it could spell a marker, alone or with what a template puts around it."""
@@ -195,6 +207,12 @@ def guard_for(texts: Iterable[str]) -> str | None:
     """A character that none of the texts holds, to stand before their would-be markers; None if they hold every one."""
     used = set().union(*texts)
     return next((chr(code) for code in _GUARDS if chr(code) not in used), None)
+
+
+def _size(vocab: Mapping[str, int] | Sequence[Any], added: Iterable[int]) -> int:
+    """One more than the highest id of a model's vocabulary (ids by token, or a unigram model's list) and added tokens."""
+    own = max(vocab.values(), default=-1) if isinstance(vocab, Mapping) else len(vocab) - 1
+    return max(own, max(added, default=-1)) + 1
 
 
 def _is_marker(content: str, special: bool) -> bool:

@@ -37,6 +37,7 @@ from netgain.serving.runtime.messages import (
     ToEngine,
 )
 from netgain.serving.runtime.preparing import Preparing
+from netgain.serving.runtime.uncollected import uncollected
 from netgain.serving.runtime.wire import Channel, encode
 
 EXIT_CRASHED = 70
@@ -102,14 +103,16 @@ class _Process:
             return EXIT_USAGE if usage else EXIT_CRASHED
 
     async def _serve(self) -> None:
-        configure = await self._first_message()
-        if configure is None:
-            return
-        from netgain.serving.runtime.build import build_engine  # loads torch: only once a fleet is there to serve
+        with uncollected():
+            # loads torch: only once a fleet is there to serve, and while that one gets ready to say what to build
+            from netgain.serving.runtime.build import build_engine
 
-        config = EngineConfig.model_validate_json(configure.engine)
-        collector = Collector()
-        built = await asyncio.to_thread(build_engine, config, WallClock(), collector)
+            configure = await self._first_message()
+            if configure is None:
+                return
+            config = EngineConfig.model_validate_json(configure.engine)
+            collector = Collector()
+            built = await asyncio.to_thread(build_engine, config, WallClock(), collector)
         try:
             self._say(Ready(msgspec.to_builtins(built.info)))
             threading.Thread(
