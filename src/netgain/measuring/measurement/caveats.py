@@ -22,6 +22,11 @@ def caveats_of(measurement: Measurement, met: Met, ask: Ask) -> tuple[str, ...]:
         said.append(
             f"{summary.failed} of {count(summary.requests, 'request')} failed ({kinds}); they count as infinitely late."
         )
+    if summary.resent:
+        said.append(
+            f"{count(summary.resent, 'request')} went out a second time, because the server had closed the connection that was "
+            "used again; the time that this took is in the figures."
+        )
     if not summary.requests:
         said.append("No request was counted: the time was over before the warm-up was.")
     if load.kind == "closed":
