@@ -1,6 +1,7 @@
 """A fleet over real engine processes: faults are named, in-flight requests are told, and nothing is left running."""
 
 import asyncio
+import gc
 import itertools
 import os
 import signal
@@ -125,6 +126,43 @@ async def test_close_leaves_no_process_whatever_it_is_doing(config, state):
     else:
         assert "shutting down" in str(lost[-1].error)
     assert fleet.health().replicas[0].state is ReplicaState.CLOSED
+
+
+async def test_a_launched_engine_waits_to_be_told_what_to_build(config):
+    fleet = Fleet(config, SETTINGS)
+    await fleet.launch()
+    engine = psutil.Process(fleet.health().replicas[0].pid)
+    await until(lambda: any("libtorch_cpu" in mapped.path for mapped in engine.memory_maps()))
+    assert fleet.health().replicas[0].state is ReplicaState.STARTING
+    await fleet.start()
+    assert fleet.health().replicas[0].pid == engine.pid
+    assert fleet.health().ready
+    await fleet.close()
+    assert not engine.is_running()
+
+
+async def test_a_launched_engine_that_is_never_started_ends_with_close(config):
+    fleet = Fleet(config, SETTINGS)
+    await fleet.launch()
+    engine = psutil.Process(fleet.health().replicas[0].pid)
+    await fleet.close()
+    assert not engine.is_running()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await fleet.start()
+
+
+async def test_what_ends_a_launched_process_is_said_by_start(caplog):
+    fleet = Fleet(EngineConfig(), SETTINGS, command=script("raise SystemExit(3)"))
+    await fleet.launch()
+    await asyncio.sleep(0.3)
+    with pytest.raises(Unavailable, match="exited with code 3"):
+        await fleet.start()
+    unused = Fleet(EngineConfig(), SETTINGS, command=("/nowhere/python",))
+    await unused.launch()
+    await unused.close()
+    del unused
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def script(text: str) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ async def launch_server(config: ServerConfig, announce: Callable[[str, Mapping[s
     """`run_server` with a fleet that is launched before this process is ready itself. Leaves no process behind."""
     fleet = Fleet(config.engine, config.fleet)
     try:
-        await fleet.launch()
         with interruptible(), uncollected():
+            await fleet.launch()
             from netgain.serving.api.server import run_server
         await run_server(config, fleet, announce)
     finally:
