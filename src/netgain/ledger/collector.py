@@ -108,11 +108,13 @@ class _StepTotals:
     """Cumulative counts of steps; where a step's wall time went, and how much of it was each request's own."""
 
     __slots__ = (
+        "between_s",
         "commit_s",
         "decode",
         "draft_s",
         "drafts",
         "execute_s",
+        "forward_s",
         "own_s",
         "prefill",
         "schedule_s",
@@ -124,10 +126,14 @@ class _StepTotals:
         self.steps = self.prefill = self.decode = self.drafts = 0
         self.schedule_s = self.draft_s = self.execute_s = self.commit_s = 0.0
         self.own_s = self.stall_s = 0.0
+        self.forward_s = self.between_s = 0.0
 
     def add(self, record: StepRecord) -> str | None:
         if not (record.started_s <= record.drafted_s <= record.scheduled_s <= record.executed_s <= record.finished_s):
             return f"stamps of step {record.index} are out of order"
+        forward_s, between_s = record.forward_s or 0.0, record.between_s or 0.0
+        if not (forward_s >= 0 and between_s >= 0):
+            return f"negative time in step {record.index}: forward {forward_s} s, between {between_s} s"
         prefill = decode = drafts = 0
         own_s = stall_s = 0.0
         for share in record.shares:
@@ -155,6 +161,8 @@ class _StepTotals:
         self.draft_s += record.drafted_s - record.started_s
         self.schedule_s += record.scheduled_s - record.drafted_s
         self.execute_s += record.executed_s - record.scheduled_s
+        self.forward_s += forward_s
+        self.between_s += between_s
         self.commit_s += record.finished_s - record.executed_s
         return None
 
@@ -168,6 +176,8 @@ class _StepTotals:
             "step_schedule_s": self.schedule_s,
             "step_execute_s": self.execute_s,
             "step_commit_s": self.commit_s,
+            "step_forward_s": self.forward_s,
+            "step_between_s": self.between_s,
             "step_own_s": self.own_s,
             "step_stall_s": self.stall_s,
         }

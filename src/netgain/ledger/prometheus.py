@@ -59,6 +59,11 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "step_draft_s": ("netgain_step_draft_seconds", "Step time spent proposing drafts."),
     "step_execute_s": ("netgain_step_execute_seconds", "Step time spent in the executor."),
     "step_commit_s": ("netgain_step_commit_seconds", "Step time spent verifying, committing and answering."),
+    "step_forward_s": ("netgain_step_forward_seconds", "The part of the executor's time in which the model computed."),
+    "step_between_s": (
+        "netgain_step_between_seconds",
+        "Time between steps while requests ran: passing on and taking in.",
+    ),
     "step_own_s": ("netgain_step_own_seconds", "Sum over requests of what their part of each step would cost alone."),
     "step_stall_s": (
         "netgain_step_stall_seconds",

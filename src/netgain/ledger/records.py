@@ -52,7 +52,8 @@ class StepShare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One turn of the step loop; stamps are the host's monotonic seconds, in this order (drafts come before
-    the schedule, which has to know how many there are)."""
+    the schedule, which has to know how many there are). `forward_s` is the part of the execution in which the model itself
+    computed (None: not known), `between_s` the time since the step before (None: nothing ran before)."""
 
     index: int
     started_s: float
@@ -64,6 +65,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     waiting: int
     running: int
     free_blocks: int
+    forward_s: float | None = None
+    between_s: float | None = None
 
 
 class DraftCounts(msgspec.Struct, kw_only=True):

@@ -9,7 +9,7 @@ from netgain.serving.engine.batch import Segment
 from netgain.serving.engine.request import SamplingParams
 from netgain.serving.runtime.packing import Packer
 
-SAMPLING = SamplingParams(max_tokens=1)
+SAMPLING = SamplingParams(max_tokens=1, temperature=0.0)
 
 
 def segment(tokens, start, blocks, rows=1, scored=(), scored_from=0):

@@ -16,13 +16,14 @@ _log = logging.getLogger(__name__)
 
 
 class StepStamps(NamedTuple):
-    """When each part of a step ended, in seconds of the engine's clock."""
+    """When each part of a step ended, in seconds of the engine's clock, and how long of it the model computed."""
 
     started_s: float
     drafted_s: float
     scheduled_s: float
     executed_s: float
     finished_s: float
+    forward_s: float | None = None
 
 
 class Committed(NamedTuple):
@@ -43,6 +44,7 @@ class Accounts:
         self.step_cost: StepCost | None = None
         self._collector = collector
         self._scheduler = scheduler
+        self._previous_s: float | None = None  # when the step before ended, unless nothing ran since
 
     def write_down(
         self,
@@ -62,6 +64,10 @@ class Accounts:
         except Exception:
             if self._collector.step_unrecorded():
                 _log.exception("a step could not be written down; further faults are only counted")
+
+    def nothing_runs(self) -> None:
+        """The time until the next step is nobody's."""
+        self._previous_s = None
 
     def _write_down(
         self,
@@ -105,8 +111,11 @@ class Accounts:
                 waiting=len(self._scheduler.waiting),
                 running=len(self._scheduler.running),
                 free_blocks=self._scheduler.pool.available,
+                forward_s=stamps.forward_s,
+                between_s=None if self._previous_s is None else stamps.started_s - self._previous_s,
             )
         )
+        self._previous_s = stamps.finished_s
         self.counters["steps"] += 1
 
     def _waits(self, plan: StepPlan, stamps: StepStamps, generations: Mapping[str, Generation]) -> None:

@@ -15,7 +15,7 @@ from netgain.serving.blocks.keys import KeyChain, Namespace
 from netgain.serving.engine.accounts import Accounts, Committed, StepStamps
 from netgain.serving.engine.admission import check_request
 from netgain.serving.engine.answer import committed_logprobs
-from netgain.serving.engine.batch import Batch, SegmentResult
+from netgain.serving.engine.batch import Batch, SegmentResult, StepResult
 from netgain.serving.engine.finish import drafts_kept, truncate
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.grammar import Constraint, Grammars, Masks
@@ -139,7 +139,7 @@ class Engine:
         drafted_s = self._clock.now() if drafts else started_s
         plan = self.scheduler.schedule()
         scheduled_s = self._clock.now()
-        results: tuple[SegmentResult, ...] = ()
+        result = StepResult(())
         if plan.work:
             masks = self._masks(plan.work, drafts) if self._constrained else {}
             needs_laws = self._verifier is not None and self._verifier.needs_laws
@@ -153,16 +153,18 @@ class Engine:
                 )
                 for work in plan.work
             )
-            results = await self._execute(Batch(segments))
+            result = await self._execute(Batch(segments))
         executed_s = self._clock.now()
         committed = [
-            self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), result)
-            for work, result in zip(plan.work, results, strict=True)
+            self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), part)
+            for work, part in zip(plan.work, result.segments, strict=True)
         ]
-        stamps = StepStamps(started_s, drafted_s, scheduled_s, executed_s, self._clock.now())
+        stamps = StepStamps(started_s, drafted_s, scheduled_s, executed_s, self._clock.now(), result.forward_s)
         self._accounts.write_down(plan, committed, drafts.keys(), stamps, self._generations)
         for work, part in zip(plan.work, committed, strict=True):
             self._report(self._generations[work.sequence.id], part)
+        if not self._generations:
+            self._accounts.nothing_runs()
         outputs, self._outbox = self._outbox, []
         return outputs
 
@@ -259,12 +261,12 @@ class Engine:
                 jobs[work.sequence.id] = (generation.constraint, drafted, unwelcome)
         return dict(zip(jobs, self._grammars.masks(tuple(jobs.values())), strict=True)) if jobs else {}
 
-    async def _execute(self, batch: Batch) -> tuple[SegmentResult, ...]:
+    async def _execute(self, batch: Batch) -> StepResult:
         self._in_flight = frozenset(segment.request_id for segment in batch.segments)
         try:
-            return (await self.executor.execute(batch)).segments
+            return await self.executor.execute(batch)
         except ExecutorFailed as failure:
-            return tuple(SegmentResult((), error=str(failure)) for _ in batch.segments)
+            return StepResult(tuple(SegmentResult((), error=str(failure)) for _ in batch.segments))
         finally:
             self._in_flight = frozenset()
 

@@ -133,10 +133,11 @@ class Scheduler:
             if budget < 1:
                 break
             drafts = min(sequence.drafts, budget - 1)
-            if self._missing(sequence, sequence.length + drafts) > self.pool.available:
-                drafts = 0  # a guess is never worth another's blocks
-            if not self._make_room(sequence, sequence.length + drafts, preempted):
-                continue
+            if self._missing(sequence, sequence.length + drafts) > 0:  # else, as in most steps, there is room
+                if self._missing(sequence, sequence.length + drafts) > self.pool.available:
+                    drafts = 0  # a guess is never worth another's blocks
+                if not self._make_room(sequence, sequence.length + drafts, preempted):
+                    continue
             work.append(Work(sequence, sequence.computed, 1 + drafts, drafts, prefill=False, samples=True))
             budget -= 1 + drafts
         for sequence in [s for s in self.running if s.state is SequenceState.PREFILLING]:

@@ -29,6 +29,7 @@ class Packer:
         self._columns = np.empty((4, 64), np.int64)  # tokens, positions, segment of row, wanted rows
         self._tables = np.full((16, 64), -1, np.int32)
         self._written: list[tuple[int, ...]] = []  # the block table that each row of `_tables` shows
+        self._views: tuple[tuple[int, int, int], tuple[torch.Tensor, ...]] | None = None  # of the last batch's shape
 
     def pack(self, segments: Sequence[Segment]) -> PackedRows:
         """Rows in the order of the segments, which are at least one."""
@@ -50,27 +51,31 @@ class Packer:
             wanted_of.append(len(segment.scored) + segment.rows)
         if len(tokens) > self._columns.shape[1]:
             self._columns = np.empty((4, 2 * len(tokens)), np.int64)
-        return PackedRows(
-            self._fill(0, tokens),
-            self._fill(1, positions),
-            self._fill(2, segment_of_row),
-            self._tables_of(segments),
-            self._fill(3, wanted),
-            tuple(wanted_of),
-        )
+            self._views = None
+        for column, values in enumerate((tokens, positions, segment_of_row, wanted)):
+            self._columns[column, : len(values)] = values
+        self._write_tables(segments)
+        shape = (len(tokens), len(segments), len(wanted))
+        if self._views is None or self._views[0] != shape:
+            self._views = shape, self._view(*shape)
+        views = self._views[1]
+        if self._device.type != "cpu":
+            views = tuple(view.to(self._device) for view in views)
+        return PackedRows(*views, tuple(wanted_of))
 
-    def _fill(self, column: int, values: list[int]) -> torch.Tensor:
-        used = self._columns[column, : len(values)]
-        used[:] = values
-        return torch.from_numpy(used).to(self._device)
+    def _view(self, rows: int, segments: int, wanted: int) -> tuple[torch.Tensor, ...]:
+        tokens, positions, segment_of_row = (torch.from_numpy(column[:rows]) for column in self._columns[:3])
+        tables = torch.from_numpy(self._tables[:segments])
+        return tokens, positions, segment_of_row, tables, torch.from_numpy(self._columns[3, :wanted])
 
-    def _tables_of(self, segments: Sequence[Segment]) -> torch.Tensor:
+    def _write_tables(self, segments: Sequence[Segment]) -> None:
         """A table is written only when it changed: while nothing does, a request keeps its row and its very tuple."""
         count, longest = len(segments), max(len(segment.block_table) for segment in segments)
         rows, width = self._tables.shape
         if count > rows or longest > width:
             self._tables = np.full((max(2 * count, rows), max(2 * longest, width)), -1, np.int32)
             self._written = []
+            self._views = None
         for index, segment in enumerate(segments):
             table = segment.block_table
             if index == len(self._written):
@@ -79,4 +84,3 @@ class Packer:
                 self._tables[index, : len(table)] = table
                 self._tables[index, len(table) :] = -1
                 self._written[index] = table
-        return torch.from_numpy(self._tables[:count]).to(self._device)
