@@ -14,6 +14,7 @@ from torch import Tensor
 from benchmarks import _report
 from netgain.serving.model.kernels.protocol import AttentionPlan, Kernels, Weight
 from netgain.serving.model.kernels.select import load_kernels
+from netgain.serving.model.kv import block_shapes
 
 LAYERS, HIDDEN, FFN, HEADS, KV_HEADS, DIM, VOCABULARY = 30, 576, 1536, 9, 3, 64, 49152
 SHAPES = ((HIDDEN + 2 * KV_HEADS * DIM, HIDDEN), (HIDDEN, HIDDEN), (2 * FFN, HIDDEN), (HIDDEN, FFN))
@@ -89,11 +90,14 @@ def time_attention(kernels: Kernels) -> dict[str, _report.Figure]:
             tables = torch.randperm(requests * blocks).int().view(requests, blocks)
             positions = torch.arange(context - rows, context).repeat(requests)
             segments = torch.arange(requests).repeat_interleave(rows)
-            caches = [torch.randn(2, requests * blocks, BLOCK_TOKENS, KV_HEADS, DIM).bfloat16() for _ in range(LAYERS)]
+            shapes = block_shapes(KV_HEADS, DIM, BLOCK_TOKENS, torch.bfloat16)
+            caches = [
+                [torch.randn(requests * blocks, *shape).bfloat16() for shape in shapes] for _ in range(LAYERS)
+            ]
             q = torch.randn(len(positions), HEADS * DIM)
             plan = kernels.plan(positions, segments, tables, BLOCK_TOKENS)
 
-            def step(q: Tensor = q, caches: list[Tensor] = caches, plan: AttentionPlan = plan) -> None:
+            def step(q: Tensor = q, caches: list[list[Tensor]] = caches, plan: AttentionPlan = plan) -> None:
                 for cache in caches:
                     kernels.attention(q, cache[0], cache[1], plan, HEADS)
 

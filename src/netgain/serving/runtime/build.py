@@ -25,6 +25,7 @@ from netgain.serving.engine.step_curve import StepCurve, Upkeep, step_limits
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
+from netgain.serving.model.kv import DTYPES, SCALE_BYTES
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, StepCostSettings
 from netgain.serving.runtime.torch_executor import TorchExecutor
@@ -93,6 +94,7 @@ def build_engine(
         kv_heads=model.kv_heads,
         head_dim=model.head_dim,
         value_bytes=kv_dtype.itemsize,
+        scale_bytes=SCALE_BYTES if kv_dtype == torch.int8 else 0,
         block_tokens=config.cache.block_tokens,
     )
     max_length = _max_length(config.scheduler.max_model_len, model.context, notes)
@@ -235,7 +237,7 @@ def _max_length(asked: int | None, context: int, notes: list[str]) -> int:
 def _kv_dtype(name: str, model_dtype: str) -> torch.dtype:
     if name == "auto":
         return torch.float32 if model_dtype == "fp32" else torch.bfloat16
-    return {"bf16": torch.bfloat16, "fp32": torch.float32}[name]
+    return DTYPES[name]
 
 
 def _kv_tokens(cache: CacheSettings, layout: KVLayout, max_length: int) -> int:

@@ -34,8 +34,9 @@ class ModelSettings(Settings):
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         default="auto", description="how weights are kept; auto keeps the checkpoint's (quantised stay so)"
     )
-    kv_dtype: Literal["auto", "bf16", "fp32"] = Field(
-        default="auto", description="how keys and values are stored; auto is fp32 with dtype fp32, else bf16"
+    kv_dtype: Literal["auto", "bf16", "fp32", "int8"] = Field(
+        default="auto",
+        description="how keys and values are stored; auto is fp32 with dtype fp32, else bf16; int8 halves bf16's memory",
     )
     kernels: Literal["auto", "compiled", "torch"] = Field(
         default="auto", description="auto takes the compiled ones where they can be built, else the slow reference"

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.protocol import Kernels
+from netgain.serving.model.kv import block_shapes
 
 
 class Scene(NamedTuple):
-    """Segments of a batch with their cache: queries [rows, heads*dim] and where each row stands."""
+    """Segments of a batch with their cache: queries [rows, heads*dim] and where each row stands. Keys and values are as
+    [blocks, block_tokens, kv_heads, dim], which is how a reader thinks of them, not how they lie."""
 
     q: Tensor
     positions: Tensor
@@ -22,9 +24,14 @@ class Scene(NamedTuple):
     heads: int
     window: int | None = None
 
+    @property
+    def cache(self) -> tuple[Tensor, Tensor]:
+        """As kernels hold them."""
+        return self.keys.permute(0, 2, 3, 1).contiguous(), self.values.permute(0, 2, 1, 3).contiguous()
+
     def attend(self, kernels: Kernels, rows: Tensor | slice = slice(None)) -> Tensor:
         plan = kernels.plan(self.positions[rows], self.segments[rows], self.tables, self.keys.shape[1])
-        return kernels.attention(self.q[rows].contiguous(), self.keys, self.values, plan, self.heads, self.window)
+        return kernels.attention(self.q[rows].contiguous(), *self.cache, plan, self.heads, self.window)
 
 
 def make_scene(
@@ -159,9 +166,10 @@ def test_sharp_scores_stay_finite(kernels: Kernels) -> None:
 def test_stored_keys_lie_where_the_table_says(kernels: Kernels, dtype: torch.dtype) -> None:
     scene = make_scene([(13, 6), (0, 2)], dtype=dtype)
     keys, values = torch.randn(8, 192), torch.randn(8, 192)
-    new_keys, new_values = scene.keys.clone(), scene.values.clone()
+    laid_keys, laid_values = scene.cache
     plan = kernels.plan(scene.positions, scene.segments, scene.tables, 16)
-    kernels.store_kv(keys, values, new_keys, new_values, plan)
+    kernels.store_kv(keys, values, laid_keys, laid_values, plan)
+    new_keys, new_values = laid_keys.permute(0, 3, 1, 2), laid_values.permute(0, 2, 1, 3)
     for source, before, after in ((keys, scene.keys, new_keys), (values, scene.values, new_values)):
         expected = before.clone()
         for row, (place, segment) in enumerate(zip(scene.positions.tolist(), scene.segments.tolist(), strict=True)):
@@ -172,10 +180,44 @@ def test_stored_keys_lie_where_the_table_says(kernels: Kernels, dtype: torch.dty
 def test_bf16_rounds_to_even_and_keeps_nan(kernels: Kernels) -> None:
     bits = torch.tensor([0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800001, 0x00000001], dtype=torch.int64)
     row = bits.to(torch.int32).view(torch.float32).repeat(1, 2)[:, :6]
-    cache = torch.zeros(2, 1, 1, 1, 6, dtype=torch.bfloat16)
+    keys, values = torch.zeros(1, 1, 6, 1, dtype=torch.bfloat16), torch.zeros(1, 1, 1, 6, dtype=torch.bfloat16)
     plan = kernels.plan(torch.tensor([0]), torch.tensor([0]), torch.tensor([[0]], dtype=torch.int32), 1)
-    kernels.store_kv(row, row, cache[0], cache[1], plan)
-    assert torch.equal(cache[0].flatten().float().nan_to_num(7.0), row[0].bfloat16().float().nan_to_num(7.0))
+    kernels.store_kv(row, row, keys, values, plan)
+    for cache in (keys, values):
+        assert torch.equal(cache.flatten().float().nan_to_num(7.0), row[0].bfloat16().float().nan_to_num(7.0))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "block"), [(9, 3, 64, 16), (4, 2, 32, 4), (6, 2, 20, 8)])
+def test_int8_attends_to_what_it_stored(kernels: Kernels, heads: int, kv_heads: int, dim: int, block: int) -> None:
+    scene = make_scene(MIXED, heads, kv_heads, dim, block, torch.float32)
+    key_shape, value_shape = block_shapes(kv_heads, dim, block, torch.int8)
+    keys = torch.full((len(scene.keys), *key_shape), -1, dtype=torch.int8)  # scales that are NaN, as bits
+    values = torch.full((len(scene.keys), *value_shape), -1, dtype=torch.int8)
+    stored_keys, stored_values = (torch.full_like(scene.keys, float("nan")) for _ in range(2))
+    for segment, (start, rows) in enumerate(MIXED):
+        places = torch.arange(start + rows)
+        plan = kernels.plan(places, torch.full((start + rows,), segment), scene.tables, block)
+        where = scene.tables[segment, places // block].long(), places % block
+        new_keys, new_values = scene.keys[where], scene.values[where]
+        kernels.store_kv(new_keys.flatten(1), new_values.flatten(1), keys, values, plan)
+        for new, stored in ((new_keys, stored_keys), (new_values, stored_values)):
+            scale = new.abs().amax(-1, keepdim=True) / 127
+            stored[where] = torch.round(new / scale) * scale
+    plan = kernels.plan(scene.positions, scene.segments, scene.tables, block)
+    attended = kernels.attention(scene.q, keys, values, plan, heads)
+    assert (attended - reference(scene._replace(keys=stored_keys, values=stored_values))).abs().max() < 2e-3
+
+
+def test_int8_is_stored_alike_by_all_kernels(oracle: Kernels, compiled: CompiledKernels) -> None:
+    stored = []
+    for kernels in (oracle, compiled):
+        keys, values = (torch.zeros(3, *shape, dtype=torch.int8) for shape in block_shapes(3, 64, 16, torch.int8))
+        plan = kernels.plan(torch.arange(20), torch.zeros(20, dtype=torch.int64), torch.tensor([[2, 0]]).int(), 16)
+        x = torch.randn(2, 20, 192, generator=torch.Generator().manual_seed(0))
+        x[:, 3] = 0
+        kernels.store_kv(x[0], x[1], keys, values, plan)
+        stored.append((keys, values))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*stored, strict=True))
 
 
 def test_a_position_past_its_table_is_refused(kernels: Kernels) -> None:
@@ -187,6 +229,5 @@ def test_a_position_past_its_table_is_refused(kernels: Kernels) -> None:
 
 def test_a_block_outside_the_cache_is_refused(compiled: CompiledKernels) -> None:
     plan = compiled.plan(torch.tensor([3]), torch.tensor([0]), torch.tensor([[2]], dtype=torch.int32), 16)
-    cache = torch.zeros(2, 16, 1, 8)
     with pytest.raises(ValueError, match="does not fit the cache"):
-        compiled.attention(torch.zeros(1, 8), cache, cache, plan, 1)
+        compiled.attention(torch.zeros(1, 8), torch.zeros(2, 1, 8, 16), torch.zeros(2, 1, 16, 8), plan, 1)

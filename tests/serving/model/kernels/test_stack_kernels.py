@@ -7,6 +7,7 @@ import torch
 
 from netgain.serving.model.kernels.composed import ComposedStack
 from netgain.serving.model.kernels.protocol import AttentionParts, Linear, MlpParts
+from netgain.serving.model.kv import block_shapes
 
 HIDDEN, FFN, HEADS, KV_HEADS, DIM, BLOCK = 96, 160, 6, 2, 32, 8
 WIDTHS = (HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM)
@@ -18,14 +19,16 @@ class Layers:
     """A KVView over random memory."""
 
     def __init__(self, layers, dtype=torch.float32, blocks=24, block_tokens=BLOCK, dim=DIM):
-        shape = (layers, 2, blocks, block_tokens, KV_HEADS, dim)
-        self.memory = vector(shape, 10).to(dtype)
+        self.shapes = [(blocks, *shape) for shape in block_shapes(KV_HEADS, dim, block_tokens, dtype)]
+        # as int8, whose scales must be numbers, all bytes alike
+        size = (layers, 2, blocks * KV_HEADS * block_tokens * self.shapes[0][2])
+        self.memory = torch.full(size, 60, dtype=dtype) if dtype == torch.int8 else vector(size, 10).to(dtype)
 
     def keys(self, layer):
-        return self.memory[layer, 0]
+        return self.memory[layer, 0].view(self.shapes[0])
 
     def values(self, layer):
-        return self.memory[layer, 1]
+        return self.memory[layer, 1].view(self.shapes[1])
 
 
 def vector(size, seed):
@@ -66,12 +69,12 @@ def mlp(kernels, make_matrix, kinds=("q8_0", "float32"), bias=True, seed=30):
     )
 
 
-def outcome(kernels, stack, kv, picked=None, x=None):
-    """What comes out, and what lies in the cache afterwards."""
-    angles = POSITIONS[:, None] * vector(DIM // 2, 1)
-    plan = kernels.plan(POSITIONS, SEGMENTS, TABLES, BLOCK)
+def outcome(kernels, stack, kv, picked=None, x=None, rows=(POSITIONS, SEGMENTS, TABLES)):
+    """What comes out, and what lies in the cache afterwards. `rows`: their positions and segments, and the block tables."""
+    angles = rows[0][:, None] * vector(DIM // 2, 1)
+    plan = kernels.plan(*rows, BLOCK)
     chosen = None if picked is None else torch.tensor(picked, dtype=torch.int64)
-    x = vector((7, HIDDEN), 12) if x is None else x
+    x = vector((len(rows[0]), HIDDEN), 12) if x is None else x
     return stack(x, angles.cos(), angles.sin(), kv, plan, chosen), kv.memory
 
 
@@ -88,7 +91,7 @@ def equal(one, other):
     ],
 )
 @pytest.mark.parametrize("picked", [None, (6, 0, 6), ()])
-@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float32, torch.int8])
 def test_a_stack_in_one_call_equals_its_operations(
     compiled_by_threads, make_matrix, kinds, bias, normed, window, picked, kv_dtype
 ):
@@ -104,6 +107,25 @@ def test_a_stack_in_one_call_equals_its_operations(
         ]
         stack = kernels.stack(blocks) if native else ComposedStack(kernels, blocks)
         outcomes.append(outcome(kernels, stack, Layers(2, kv_dtype), picked))
+    assert all(equal(outcomes[0], native) for native in outcomes[1:])
+
+
+@pytest.mark.parametrize("picked", [None, (299, 20, 21, 22, 199)])
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.int8])
+def test_many_rows_in_one_call_equal_their_operations(compiled_by_threads, make_matrix, picked, kv_dtype):
+    """As many as are cut into chunks: two prompts with single rows before, between and behind them."""
+    spans = [(5, 1), (0, 150), (60, 1), (30, 147), (170, 1)]
+    positions = torch.cat([torch.arange(start, start + count) for start, count in spans])
+    segments = torch.cat([torch.full((count,), segment) for segment, (_, count) in enumerate(spans)])
+    blocks = len(spans) * 23
+    tables = torch.randperm(blocks, generator=torch.Generator().manual_seed(0)).int().view(len(spans), -1)
+    outcomes = []
+    for threads, native in ((1, False), (1, True), (2, True), (3, True)):
+        kernels = compiled_by_threads[threads]
+        parts = [attention(kernels, make_matrix), mlp(kernels, make_matrix)] * 2
+        stack = kernels.stack(parts) if native else ComposedStack(kernels, parts)
+        rows = (positions, segments, tables)
+        outcomes.append(outcome(kernels, stack, Layers(2, kv_dtype, blocks), picked, rows=rows))
     assert all(equal(outcomes[0], native) for native in outcomes[1:])
 
 

@@ -38,7 +38,7 @@ from netgain.serving.model.kernels.protocol import (
     Weight,
 )
 
-VERSION = 1  # raise whenever any output bit changes
+VERSION = 2  # raise whenever any output bit changes
 
 
 class CompiledKernels:
@@ -147,7 +147,7 @@ class CompiledKernels:
     ) -> None:
         placed = cast(Plan, plan)
         cache = as_cache(cache_keys, cache_values)
-        placed.check(*cache_keys.shape[:2])
+        placed.check(len(cache_keys), cache.tokens)
         if keys.shape != (placed.rows.rows, cache.kv_heads * cache.dim) or values.shape != keys.shape:
             raise ValueError(f"keys {list(keys.shape)} and values {list(values.shape)} do not fit plan and cache")
         self._c.ng_store_kv(self._pool, byref(placed.rows), byref(cache), pointer(keys), pointer(values))
@@ -163,7 +163,7 @@ class CompiledKernels:
     ) -> Tensor:
         placed = cast(Plan, plan)
         cache = as_cache(cache_keys, cache_values)
-        placed.check(*cache_keys.shape[:2])
+        placed.check(len(cache_keys), cache.tokens)
         if q.shape != (placed.rows.rows, heads * cache.dim) or heads % cache.kv_heads:
             raise ValueError(f"queries {list(q.shape)} with {heads} heads do not fit plan and cache")
         if window is not None and window < 1:

@@ -140,7 +140,7 @@ class _Bound:
         for cache, parts in zip(caches, attending, strict=True):
             if (cache.kv_heads, cache.dim) != (parts.kv_heads, parts.head_dim):
                 raise ValueError(f"a cache of {cache.kv_heads} heads of {cache.dim} does not fit the block's heads")
-        places = {tuple(keys.shape[:2]) for keys, _ in pairs}
+        places = {(len(keys), cache.tokens) for (keys, _), cache in zip(pairs, caches, strict=True)}
         if len(places) > 1:
             raise ValueError(f"the caches of a stack's layers have different places: {sorted(places)}")
         ((self.blocks, self.block_tokens),) = places

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from netgain.serving.model.kv import SCALE_BYTES
+
 F32, BF16, Q4_1, Q8_0, F16 = range(5)  # `Kind` in linear.hpp
+_STORED = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # `Stored` in cache.hpp
 
 
 class Matrix(ctypes.Structure):
@@ -17,7 +20,7 @@ class Matrix(ctypes.Structure):
 
 
 class Rows(ctypes.Structure):
-    """`Rows` in attention.hpp."""
+    """`Rows` in cache.hpp."""
 
     _fields_ = (
         ("positions", c_void_p),
@@ -32,14 +35,15 @@ class Rows(ctypes.Structure):
 
 
 class Cache(ctypes.Structure):
-    """`Cache` in attention.hpp."""
+    """`Cache` in cache.hpp."""
 
     _fields_ = (
         ("keys", c_void_p),
         ("values", c_void_p),
         ("kv_heads", c_int64),
         ("dim", c_int64),
-        ("bf16", c_int32),
+        ("tokens", c_int64),
+        ("stored", c_int32),
     )
 
 
@@ -84,16 +88,17 @@ def pointer(tensor: Tensor) -> int:
 
 
 def as_cache(keys: Tensor, values: Tensor) -> Cache:
-    """Of two equal tensors [blocks, block_tokens, kv_heads, dim], which must outlive it."""
-    _, _, kv_heads, dim = keys.shape
-    bf16 = keys.dtype == torch.bfloat16
-    if not (bf16 or keys.dtype == torch.float32) or values.dtype != keys.dtype or values.shape != keys.shape:
-        raise ValueError(
-            f"the cache must be two equal bfloat16 or float32 tensors, not {keys.dtype} and {values.dtype}"
-        )
+    """Of two tensors as model/kv.py shapes them, which must outlive it."""
+    stored = _STORED.get(keys.dtype)
+    if stored is None or values.dtype != keys.dtype:
+        raise ValueError(f"the cache must be bfloat16, float32 or int8, not {keys.dtype} and {values.dtype}")
+    blocks, kv_heads, size, tokens = keys.shape
+    if values.shape != (blocks, kv_heads, tokens, size):
+        raise ValueError(f"keys {list(keys.shape)} and values {list(values.shape)} are no blocks of one cache")
     if not (keys.is_contiguous() and values.is_contiguous()):
         raise ValueError("the cache must be contiguous")
-    return Cache(keys.data_ptr(), values.data_ptr(), kv_heads, dim, bf16)
+    dim = size - (SCALE_BYTES if keys.dtype == torch.int8 else 0)
+    return Cache(keys.data_ptr(), values.data_ptr(), kv_heads, dim, tokens, stored)
 
 
 def declare(library: ctypes.CDLL) -> ctypes.CDLL:

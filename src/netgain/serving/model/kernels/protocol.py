@@ -120,7 +120,7 @@ class Kernels(Protocol):
     def store_kv(
         self, keys: Tensor, values: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan
     ) -> None:
-        """Write keys/values [rows, kv_heads*dim] into the paged cache [blocks, block_tokens, kv_heads, dim] (bf16 or fp32)."""
+        """Write keys/values [rows, kv_heads*dim] into the paged cache, whose shapes and types are those of model/kv.py."""
         ...
 
     def attention(

@@ -22,8 +22,9 @@ from netgain.serving.model.kernels.protocol import (
     Stack,
     Weight,
 )
+from netgain.serving.model.kv import key_scales, value_scales
 
-VERSION = 1
+VERSION = 2
 TILE_ROWS = 16
 WINDOW_TILE = 128  # places whose keys windowed attention takes together, aligned to absolute position
 ATTENTION_FLOATS = 1 << 22  # temporary elements per slice of rows in attention and quantised products
@@ -68,9 +69,10 @@ class SegmentRows:
 
 @dataclass(frozen=True)
 class TorchPlan:
-    """`slots` are flat cache indices (block * block_tokens + offset) of every row."""
+    """`blocks` and `offsets` say where in the cache every row's place lies."""
 
-    slots: Tensor
+    blocks: Tensor
+    offsets: Tensor
     segments: tuple[SegmentRows, ...]
     block_tokens: int
 
@@ -149,16 +151,25 @@ class TorchKernels:
                 raise ValueError(f"the block table of segment {segment} ends before its position {context - 1}")
             places = (positions[rows].to(self.device), used.to(self.device))
             segments.append(SegmentRows(rows.to(self.device), *places, context))
-        blocks = tables[segment_of_row, positions // block_tokens]
-        slots = (blocks * block_tokens + positions % block_tokens).to(self.device)
-        return TorchPlan(slots, tuple(segments), block_tokens)
+        blocks = tables[segment_of_row, positions // block_tokens].to(self.device)
+        offsets = (positions % block_tokens).to(self.device)
+        return TorchPlan(blocks, offsets, tuple(segments), block_tokens)
 
     def store_kv(
         self, keys: Tensor, values: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan
     ) -> None:
-        slots = cast(TorchPlan, plan).slots
-        for new, cache in ((keys, cache_keys), (values, cache_values)):
-            cache.flatten(0, 1)[slots] = new.view(len(new), *cache.shape[2:]).to(cache.dtype)
+        placed = cast(TorchPlan, plan)
+        blocks, offsets = placed.blocks, placed.offsets
+        kv_heads = cache_keys.shape[1]
+        k, v = (new.view(len(new), kv_heads, -1) for new in (keys, values))
+        dim = k.shape[-1]
+        if cache_keys.dtype == torch.int8:
+            k, key_scale = _round_rows(k)
+            v, value_scale = _round_rows(v)
+            key_scales(cache_keys)[blocks, :, offsets] = key_scale
+            value_scales(cache_values)[blocks, :, offsets] = value_scale
+        cache_keys[blocks, :, :dim, offsets] = k.to(cache_keys.dtype)
+        cache_values[blocks, :, offsets, :dim] = v.to(cache_values.dtype)
 
     def attention(
         self,
@@ -172,10 +183,9 @@ class TorchKernels:
         if window is not None and window < 1:
             raise ValueError(f"a window of {window} places shows a row nothing")
         out = torch.empty_like(q)
-        kv_heads, dim = cache_keys.shape[2:]
+        kv_heads, dim = cache_keys.shape[1], q.shape[1] // heads
         for segment in cast(TorchPlan, plan).segments:
-            keys = cache_keys[segment.blocks].flatten(0, 1)[: segment.context].float()
-            values = cache_values[segment.blocks].flatten(0, 1)[: segment.context].float()
+            keys, values = _read(cache_keys, cache_values, segment.blocks, segment.context, dim)
             at_once = max(1, ATTENTION_FLOATS // (segment.context * heads * dim))
             for rows, positions in zip(
                 torch.split(segment.rows, at_once), torch.split(segment.positions, at_once), strict=True
@@ -265,6 +275,25 @@ def _tree_sum(x: Tensor, dim: int) -> Tensor:
             x = torch.cat([low[: size - width] + high, low[size - width :]]) if size < 2 * width else low + high
             size = width
     return x[0] + 0.0
+
+
+def _round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [..., dim] -> int8 quants and float32 scales [...], for which x ~ scales * quants."""
+    largest = x.abs().amax(-1)
+    inverse = torch.where(largest > 0, 127.0 / largest.clamp_min(1e-30), torch.zeros_like(largest))
+    return torch.round(x * inverse.unsqueeze(-1)).to(torch.int8), largest / 127.0
+
+
+def _read(keys: Tensor, values: Tensor, blocks: Tensor, context: int, dim: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of the places 0..context in `blocks`, float32 [context, kv_heads, dim] each."""
+    k, v = keys[blocks], values[blocks]
+    keys_read, values_read = k[:, :, :dim].float(), v[..., :dim].float()
+    if k.dtype == torch.int8:
+        keys_read = keys_read * key_scales(k).unsqueeze(2)
+        values_read = values_read * value_scales(v).unsqueeze(-1)
+    return keys_read.permute(0, 3, 1, 2).flatten(0, 1)[:context], values_read.permute(0, 2, 1, 3).flatten(0, 1)[
+        :context
+    ]
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:

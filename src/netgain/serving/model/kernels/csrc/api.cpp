@@ -77,12 +77,13 @@ NG_API int64_t ng_plan(const Rows* rows, int64_t segments, int32_t* tiles, int32
 }
 
 NG_API void ng_store_kv(Pool* pool, const Rows* rows, const Cache* cache, const float* keys, const float* values) {
-    store_kv(*pool, *rows, *cache, keys, values, cache->kv_heads * cache->dim);
+    int64_t width = cache->kv_heads * cache->dim;
+    each_row(*pool, rows->rows, 2 * width, [&](int64_t r) { store_kv(*rows, *cache, r, 1, keys + r * width, values + r * width, width); });
 }
 
 NG_API void ng_attention(Pool* pool, const Rows* rows, const Cache* cache, const float* q, int64_t heads, int64_t window,
                          float* out) {
-    attend(*pool, *rows, *cache, q, heads, window, out);
+    attend(*pool, Attention{*rows, *cache, q, heads, window, out});
 }
 
 NG_API Workspace* ng_create_workspace() { return new (std::nothrow) Workspace; }

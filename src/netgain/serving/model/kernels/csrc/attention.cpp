@@ -1,261 +1,320 @@
 #include "attention.hpp"
 
 #include <algorithm>
-#include <utility>
+#include <cmath>
 #include <vector>
 
+#include "products.hpp"
 #include "simd.hpp"
 
 namespace {
 
-// Keys are read in spans aligned to absolute position. A row's result is made of one partial result per span (maximum,
-// sum, weighted values), added in order, so it depends on the row's position alone: not on the rows beside it, and not
-// on how spans are shared among threads.
+// Places are read in spans aligned to absolute position. A row's result is made of one partial result per span (maximum,
+// sum, weighted values), merged in order, so it depends on the row's position alone: not on the rows beside it, and not on
+// how tiles, heads and spans are shared among threads.
 constexpr int SPAN = 128;
-constexpr int SLICE = 32;  // keys or values widened to float32 at a time
+constexpr int64_t QUERIES = 48;  // at once: their scores of a span stay in the first-level cache
 
 int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
 
-struct Scratch {
-    std::vector<float> queries, scores, slice, records, output;
+// Places first..end of a span, counted from the span's begin.
+struct Places {
+    int64_t begin, end;
+    bool none() const { return begin >= end; }
 };
 
-Scratch& scratch() {
-    static thread_local Scratch one;
-    return one;
-}
+// Some rows of one tile with the queries of one kv head: n = count * group queries, ordered by row, then head.
+struct Part {
+    const Attention& job;
+    int64_t first, count, kv_head;
 
-float* room(std::vector<float>& v, size_t size) {
-    if (v.size() < size) v.resize(size);
+    int64_t group() const { return job.heads / job.cache.kv_heads; }
+    int64_t queries() const { return count * group(); }
+    int64_t width() const { return padded(job.cache.dim); }
+    int64_t segment() const { return job.rows.segments[first]; }
+    int64_t end(int64_t row) const { return job.rows.positions[first + row] + 1; }
+    int64_t begin(int64_t row) const { return job.window ? std::max<int64_t>(end(row) - job.window, 0) : 0; }
+
+    // What a row sees of a span.
+    Places seen(int64_t row, int64_t span) const {
+        auto within = [&](int64_t place) { return std::clamp<int64_t>(place - span * SPAN, 0, SPAN); };
+        return {within(begin(row)), within(end(row))};
+    }
+    // Spans that any row sees.
+    Places spans() const {
+        Places of{INT64_MAX, 0};
+        for (int64_t r = 0; r < count; r++) of = {std::min(of.begin, begin(r) / SPAN), std::max(of.end, (end(r) - 1) / SPAN + 1)};
+        return of;
+    }
+};
+
+// Of n queries, each: the largest score, the sum of weights (0: nothing seen yet), the weighted values [n][width].
+struct Partial {
+    float *top, *sum, *mixed;
+
+    static int64_t size(int64_t n, int64_t width) { return n * (width + 2); }
+    static Partial at(float* p, int64_t n) { return {p, p + n, p + 2 * n}; }
+};
+
+struct Scratch {
+    std::vector<float> queries, scores, state, partial, keys, values, records;
+    std::vector<const void*> pointers;
+    std::vector<Places> seen;
+
+    static Scratch& mine() {
+        static thread_local Scratch one;
+        return one;
+    }
+};
+
+float* room(std::vector<float>& v, int64_t size) {
+    if (v.size() < size_t(size)) v.resize(size_t(size));
     return v.data();
 }
 
-struct Job {
-    const Rows& rows;
-    const Cache& cache;
-    const float* q;
-    float* out;
-    int64_t heads, group, width;  // width: dim rounded up to whole vectors
-    int64_t window;               // how many places a row sees, its own among them
-
-    int64_t begin(int64_t row) const { return std::max<int64_t>(rows.positions[row] + 1 - window, 0); }
-    int64_t first_span(int64_t row) const { return begin(row) / SPAN; }
-    int64_t last_span(int64_t row) const { return rows.positions[row] / SPAN; }
-
-    // A partial result: maximum, sum of weights, and from LANES on the weighted values.
-    int64_t record() const { return LANES + width; }
-};
-
-// Spans that the rows of a tile see, from `first` up to `end`; records are kept for these alone.
-struct Spans {
-    int64_t first, end;
-    int64_t count() const { return end - first; }
-};
-
-Spans spans_of(const Job& job, int64_t row, int64_t count) {
-    Spans seen{job.first_span(row), 0};
-    for (int64_t r = row; r < row + count; r++) {
-        seen.first = std::min(seen.first, job.first_span(r));
-        seen.end = std::max(seen.end, job.last_span(r) + 1);
-    }
-    return seen;
-}
-
-// Places of a span that a row sees, counted from the span's begin.
-struct Places {
-    int64_t begin, end;
-};
-
-Places places_of(const Job& job, int64_t row, int64_t span) {
-    auto within = [&](int64_t place) { return std::clamp<int64_t>(place - span * SPAN, 0, SPAN); };
-    return {within(job.begin(row)), within(job.rows.positions[row] + 1)};
-}
-
-// Some kv heads, and with each its `group` of query heads.
-struct Heads {
-    int64_t begin, end;
-    int64_t count() const { return end - begin; }
-};
-
-// A run of places first..first+count of a segment, in pieces that lie in one block each: visit(index, pieces) gets the
-// index of the first element (kv head 0) of `pieces` consecutive rows.
-template <class Visit>
-inline void each_block(const Job& job, int64_t segment, int64_t first, int64_t count, const Visit& visit) {
-    int64_t tokens = job.rows.block_tokens, row = job.cache.kv_heads * job.cache.dim;
-    const int32_t* table = job.rows.tables + segment * job.rows.table_blocks;
-    int64_t block = first / tokens, offset = first % tokens;
-    for (; count > 0; block++, offset = 0) {
-        int64_t here = std::min(count, tokens - offset);
-        visit((table[block] * tokens + offset) * row, here);
-        count -= here;
-    }
-}
-
-// Keys or values of one kv head, as float32 rows of `width` with zeros at the end.
-void widen(const Job& job, const void* base, int64_t segment, int64_t kv_head, int64_t first, int64_t count, float* to) {
-    int64_t dim = job.cache.dim, stride = job.cache.kv_heads * dim;
-    each_block(job, segment, first, count, [&](int64_t at, int64_t rows) {
-        at += kv_head * dim;
-        for (int64_t j = 0; j < rows; j++, to += job.width, at += stride) {
-            int64_t d = 0;
-            if (job.cache.bf16) {
-                const uint16_t* from = static_cast<const uint16_t*>(base) + at;
-                for (; d + LANES <= dim; d += LANES) store(to + d, widen_bf16(load_as<u16v>(from + d)));
-                for (; d < dim; d++) to[d] = widen_bf16(from[d]);
-            } else {
-                const float* from = static_cast<const float*>(base) + at;
-                for (; d + LANES <= dim; d += LANES) store(to + d, load(from + d));
-                for (; d < dim; d++) to[d] = from[d];
-            }
-            for (; d < job.width; d++) to[d] = 0.0f;
+// The scaled queries of a part, padded to whole vectors.
+const float* take_queries(const Part& part) {
+    const Attention& job = part.job;
+    int64_t dim = job.cache.dim, width = part.width();
+    float scale = 1.0f / std::sqrt(float(dim)), *queries = room(Scratch::mine().queries, part.queries() * width), *to = queries;
+    for (int64_t r = 0; r < part.count; r++)
+        for (int64_t g = 0; g < part.group(); g++, to += width) {
+            const float* from = job.queries + ((part.first + r) * job.heads + part.kv_head * part.group() + g) * dim;
+            for (int64_t d = 0; d < dim; d++) to[d] = from[d] * scale;
+            for (int64_t d = dim; d < width; d++) to[d] = 0.0f;
         }
-    });
+    return queries;
 }
 
-// Asks for the keys or values of some kv heads ahead of use: blocks lie at random, so the processor cannot guess.
-void prefetch(const Job& job, const void* base, int64_t segment, Heads kv, int64_t first, int64_t count) {
-    int64_t size = job.cache.bf16 ? 2 : 4, stride = job.cache.kv_heads * job.cache.dim * size;
-    int64_t begin = kv.begin * job.cache.dim * size, end = kv.end * job.cache.dim * size;
-    each_block(job, segment, first, count, [&](int64_t at, int64_t rows) {
-        const char* row = static_cast<const char*>(base) + at * size;
-        for (int64_t j = 0; j < rows; j++, row += stride)
-            for (int64_t line = begin; line < end; line += 64) __builtin_prefetch(row + line);
-    });
-}
+// Where a span's keys and values lie, and what each row of a part sees of it.
+template <class T>
+struct Span {
+    Places all;
+    const Places* seen;           // by row
+    const T* keys[SPAN / LANES];  // the vectors of keys, at their first dimension
+    const T* const* values;       // the vectors of values by run, at the run's first place
+    int64_t key_stride, value_stride, run;
+    float key_scales[SPAN], value_scales[SPAN];
+};
 
-// Products of a query with LANES keys.
-inline f32v dots(const float* query, const float* keys, int64_t width) {
-    f32v total[LANES];
-    NG_UNROLL for (int j = 0; j < LANES; j++) total[j] = f32v{};
-    for (int64_t d = 0; d < width; d += LANES) {
-        f32v q = load(query + d);
-        NG_UNROLL for (int j = 0; j < LANES; j++) total[j] = fma(q, load(keys + j * width + d), total[j]);
+// Blocks as they lie, if vectors fit them.
+template <class T>
+void point(const Part& part, int64_t number, Span<T>& span) {
+    const Cache& cache = part.job.cache;
+    int64_t tokens = cache.tokens, vectors = cache.dim / LANES;
+    auto& pointers = Scratch::mine().pointers;
+    if (pointers.size() < size_t(SPAN / tokens * vectors)) pointers.resize(size_t(SPAN / tokens * vectors));
+    const T** by_run = reinterpret_cast<const T**>(pointers.data());
+    span.values = by_run, span.key_stride = tokens, span.value_stride = int64_t(cache.row() / sizeof(T)), span.run = tokens;
+    for (int64_t place = span.all.begin / tokens * tokens; place < span.all.end; place += tokens) {
+        int64_t block = part.job.rows.block_at(part.segment(), number * SPAN + place);
+        char *keys = cache.key_tile(block, part.kv_head), *values = cache.value_tile(block, part.kv_head);
+        for (int64_t v = 0; v < tokens / LANES; v++) span.keys[place / LANES + v] = reinterpret_cast<const T*>(keys) + v * LANES;
+        for (int64_t v = 0; v < vectors; v++) by_run[place / tokens * vectors + v] = reinterpret_cast<const T*>(values) + v * LANES;
+        if (cache.stored == Stored::I8)
+            for (int64_t j = 0; j < tokens; j++) {
+                std::memcpy(span.key_scales + place + j, cache.key_scale(keys, j), sizeof(float));
+                std::memcpy(span.value_scales + place + j, values + size_t(j) * cache.row() + cache.dim, sizeof(float));
+            }
     }
-    return sums(total);
 }
 
-// mixed += sum over keys of weights * values, V vectors at a time.
-template <int V>
-inline void mix(const float* weights, const float* values, int64_t count, int64_t width, float* mixed) {
-    f32v total[V];
-    NG_UNROLL for (int v = 0; v < V; v++) total[v] = load(mixed + v * LANES);
-    for (int64_t j = 0; j < count; j++) {
-        f32v w = splat(weights[j]);
-        NG_UNROLL for (int v = 0; v < V; v++) total[v] = fma(w, load(values + j * width + v * LANES), total[v]);
+// A copy of the span as float32 with room for whole vectors, for shapes that vectors do not fit.
+template <class T>
+void copy(const Part& part, int64_t number, Span<float>& span) {
+    const Cache& cache = part.job.cache;
+    int64_t width = part.width();
+    Scratch& scratch = Scratch::mine();
+    float *keys = room(scratch.keys, width * SPAN), *values = room(scratch.values, width * SPAN);
+    if (scratch.pointers.size() < size_t(width / LANES)) scratch.pointers.resize(size_t(width / LANES));
+    const float** pointers = reinterpret_cast<const float**>(scratch.pointers.data());
+    span.values = pointers, span.key_stride = SPAN, span.value_stride = width, span.run = SPAN;
+    for (int64_t v = 0; v < SPAN / LANES; v++) span.keys[v] = keys + v * LANES;
+    for (int64_t v = 0; v < width / LANES; v++) pointers[v] = values + v * LANES;
+    std::fill_n(keys, width * SPAN, 0.0f);
+    std::fill_n(values, width * SPAN, 0.0f);
+    for (int64_t place = span.all.begin; place < span.all.end; place++) {
+        int64_t at = number * SPAN + place, block = part.job.rows.block_at(part.segment(), at), offset = at % cache.tokens;
+        char *key = cache.key_tile(block, part.kv_head), *value = cache.value_tile(block, part.kv_head) + size_t(offset) * cache.row();
+        const T *k = reinterpret_cast<const T*>(key) + offset, *v = reinterpret_cast<const T*>(value);
+        for (int64_t d = 0; d < cache.dim; d++) {
+            keys[d * SPAN + place] = widen_one(k[d * cache.tokens]);
+            values[place * width + d] = widen_one(v[d]);
+        }
+        if (cache.stored == Stored::I8) {
+            std::memcpy(span.key_scales + place, cache.key_scale(key, offset), sizeof(float));
+            std::memcpy(span.value_scales + place, value + cache.dim, sizeof(float));
+        }
     }
-    NG_UNROLL for (int v = 0; v < V; v++) store(mixed + v * LANES, total[v]);
 }
 
-// Turns the scores of the places seen into exp(score - maximum), zero elsewhere in the span; returns their sum.
-inline float weigh(float* scores, Places seen, float* largest_out) {
-    for (int64_t j = 0; j < seen.begin; j++) scores[j] = -INFINITY;
-    for (int64_t j = seen.end; j < SPAN; j++) scores[j] = -INFINITY;
-    f32v most = load(scores);
-    for (int64_t j = LANES; j < SPAN; j += LANES) most = max(load(scores + j), most);
-    float top = largest(most);
+// scores [n][SPAN] of all places; those that a row does not see are replaced in `weigh`.
+template <class T>
+void score(const Part& part, const float* queries, const Span<T>& span, float* scores) {
+    int64_t n = part.queries(), width = part.width(), dim = part.job.cache.dim;
+    constexpr int64_t V = 4;  // vectors of keys that stay at hand while all queries pass
+    for (int64_t v = span.all.begin / LANES; v * LANES < span.all.end; v += V) {
+        int64_t vectors = std::min(V, (span.all.end + LANES - 1) / LANES - v);
+        products::Vectors<T> keys{span.keys + v, 0, dim, span.key_stride};
+        // Their values are wanted next, and lie where the processor cannot guess.
+        for (int64_t place = v * LANES; place < (v + vectors) * LANES; place++)
+            for (int64_t d = 0; d < width; d += 64 / int64_t(sizeof(T)))
+                __builtin_prefetch(span.values[place / span.run * (width / LANES)] + place % span.run * span.value_stride + d);
+        for (int64_t q = 0; q < n; q += products::MOST)
+            products::queries(int(std::min<int64_t>(products::MOST, n - q)), queries + q * width, width, keys, vectors, 0, dim, true,
+                              scores + q * SPAN + v * LANES, SPAN);
+    }
+    if (part.job.cache.stored == Stored::I8)
+        for (int64_t q = 0; q < n; q++)
+            for (int64_t j = span.all.begin / LANES * LANES; j < span.all.end; j += LANES)
+                store(scores + q * SPAN + j, load(scores + q * SPAN + j) * load(span.key_scales + j));
+}
+
+// Turns the scores of the places seen into exp(score - maximum), next to nothing elsewhere up to a whole vector; returns
+// their sum.
+float weigh(float* scores, Places seen, float* top) {
+    int64_t begin = seen.begin / LANES * LANES;
+    for (int64_t j = begin; j < seen.begin; j++) scores[j] = -INFINITY;
+    for (int64_t j = seen.end; j % LANES; j++) scores[j] = -INFINITY;
+    f32v most = load(scores + begin);
+    for (int64_t j = begin + LANES; j < seen.end; j += LANES) most = max(load(scores + j), most);
+    *top = largest(most);
     f32v total{};
-    for (int64_t j = 0; j < seen.end; j += LANES) {
-        f32v w = exp(load(scores + j) - top);
+    for (int64_t j = begin; j < seen.end; j += LANES) {
+        f32v w = exp_below_0(load(scores + j) - *top);
         store(scores + j, w);
         total = total + w;
     }
-    *largest_out = top;
     return sum(total);
 }
 
-// The partial results of `count` rows from `first` (one segment) for some kv heads and one span. Queries and records are
-// ordered by kv head, row, head of the group; records of rows that see nothing of the span are not read.
-void attend_span(const Job& job, int64_t first, int64_t count, Heads kv, int64_t span, const float* queries, float* records) {
-    Scratch& s = scratch();
-    int64_t per_head = count * job.group, width = job.width;
-    float* scores = room(s.scores, size_t(kv.count() * per_head * SPAN));
-    float* slice = room(s.slice, size_t(SLICE * width));
-    int64_t begin = span * SPAN, segment = job.rows.segments[first], earliest = SPAN, longest = 0;
-    for (int64_t r = 0; r < count; r++) {
-        Places seen = places_of(job, first + r, span);
-        if (seen.begin >= seen.end) continue;
-        earliest = std::min(earliest, seen.begin / SLICE * SLICE);
-        longest = std::max(longest, seen.end);
-    }
-
-    // Scores of places that a row does not see are replaced in `weigh`.
-    for (int64_t at = earliest; at < longest; at += SLICE) {
-        int64_t keys = std::min<int64_t>(SLICE, longest - at);
-        prefetch(job, job.cache.keys, segment, kv, begin + at + keys, std::min<int64_t>(SLICE, longest - at - keys));
-        prefetch(job, job.cache.values, segment, kv, begin + at, keys);
-        for (int64_t k = kv.begin, h = 0; k < kv.end; k++) {
-            widen(job, job.cache.keys, segment, k, begin + at, keys, slice);
-            for (int64_t end = h + per_head; h < end; h++)
-                for (int64_t j = 0; j < keys; j += LANES)
-                    store(scores + h * SPAN + at + j, dots(queries + h * width, slice + j * width, width));
+// mixed = weights * values of the places that each query sees, in order of place.
+template <class T>
+void mix(const Part& part, const Span<T>& span, const float* weights, float* mixed) {
+    int64_t n = part.queries(), width = part.width(), group = part.group();
+    products::Vectors<T> values{span.values, width / LANES, span.run, span.value_stride};
+    for (int64_t q = 0; q < n; q += products::MOST) {
+        int count = int(std::min<int64_t>(products::MOST, n - q));
+        auto seen = [&](int i) { return span.seen[(q + i) / group]; };
+        auto add = [&](int i, int number, Places of, bool fresh) {
+            products::queries(number, weights + (q + i) * SPAN, SPAN, values, width / LANES, of.begin, of.end, fresh,
+                              mixed + (q + i) * width, width);
+        };
+        Places common = seen(0);
+        for (int i = 1; i < count; i++) common = {std::max(common.begin, seen(i).begin), std::min(common.end, seen(i).end)};
+        if (common.none()) {
+            for (int i = 0; i < count; i++) add(i, 1, seen(i), true);
+            continue;
         }
+        bool before = false;
+        for (int i = 0; i < count; i++) before = before || seen(i).begin < common.begin;
+        if (before)
+            for (int i = 0; i < count; i++) add(i, 1, {seen(i).begin, common.begin}, true);
+        add(0, count, common, !before);
+        for (int i = 0; i < count; i++)
+            if (common.end < seen(i).end) add(i, 1, {common.end, seen(i).end}, false);
     }
-    for (int64_t k = kv.begin, h = 0; k < kv.end; k++)
-        for (int64_t r = 0; r < count; r++)
-            for (int64_t g = 0; g < job.group; g++, h++) {
-                float* record = records + h * job.record();
-                Places seen = places_of(job, first + r, span);
-                if (seen.begin < seen.end) record[1] = weigh(scores + h * SPAN, seen, record);
-                std::fill_n(record + LANES, width, 0.0f);
-            }
-    for (int64_t at = earliest; at < longest; at += SLICE) {
-        int64_t keys = std::min<int64_t>(SLICE, longest - at);
-        for (int64_t k = kv.begin, h = 0; k < kv.end; k++) {
-            widen(job, job.cache.values, segment, k, begin + at, keys, slice);
-            for (int64_t r = 0; r < count; r++) {
-                Places seen = places_of(job, first + r, span);
-                int64_t from = std::clamp<int64_t>(seen.begin - at, 0, keys);
-                int64_t number = std::max<int64_t>(std::clamp<int64_t>(seen.end - at, 0, keys) - from, 0);
-                for (int64_t g = 0; g < job.group; g++, h++) {
-                    const float *weights = scores + h * SPAN + at + from, *values = slice + from * width;
-                    float* to = records + h * job.record() + LANES;
-                    int64_t d = 0;
-                    for (; d + 8 * LANES <= width; d += 8 * LANES) mix<8>(weights, values + d, number, width, to + d);
-                    for (; d + 4 * LANES <= width; d += 4 * LANES) mix<4>(weights, values + d, number, width, to + d);
-                    for (; d < width; d += LANES) mix<1>(weights, values + d, number, width, to + d);
-                }
-            }
+}
+
+template <class T>
+void partial_of(const Part& part, const float* queries, Span<T>& span, Partial to) {
+    int64_t n = part.queries(), group = part.group();
+    float* scores = room(Scratch::mine().scores, n * SPAN);
+    score(part, queries, span, scores);
+    for (int64_t q = 0; q < n; q++) {
+        Places seen = span.seen[q / group];
+        to.sum[q] = seen.none() ? 0.0f : weigh(scores + q * SPAN, seen, to.top + q);
+        if (part.job.cache.stored == Stored::I8)
+            for (int64_t j = seen.begin; j < seen.end; j++) scores[q * SPAN + j] *= span.value_scales[j];
+    }
+    mix(part, span, scores, to.mixed);
+}
+
+template <class T>
+void attend_stored(const Part& part, const float* queries, int64_t number, const Places* seen, Places all, Partial to) {
+    const Cache& cache = part.job.cache;
+    if (cache.tokens % LANES == 0 && cache.dim % LANES == 0 && SPAN % cache.tokens == 0) {
+        Span<T> span{all, seen};
+        point(part, number, span);
+        partial_of(part, queries, span, to);
+    } else {
+        Span<float> span{all, seen};
+        copy<T>(part, number, span);
+        partial_of(part, queries, span, to);
+    }
+}
+
+// The partial result of one span.
+void attend_span(const Part& part, const float* queries, int64_t number, Partial to) {
+    auto& rows = Scratch::mine().seen;
+    if (rows.size() < size_t(part.count)) rows.resize(size_t(part.count));
+    Places all{SPAN, 0};
+    for (int64_t r = 0; r < part.count; r++) {
+        rows[size_t(r)] = part.seen(r, number);
+        if (!rows[size_t(r)].none()) all = {std::min(all.begin, rows[size_t(r)].begin), std::max(all.end, rows[size_t(r)].end)};
+    }
+    switch (part.job.cache.stored) {
+        case Stored::F32: return attend_stored<float>(part, queries, number, rows.data(), all, to);
+        case Stored::BF16: return attend_stored<uint16_t>(part, queries, number, rows.data(), all, to);
+        case Stored::I8: return attend_stored<int8_t>(part, queries, number, rows.data(), all, to);
+    }
+}
+
+// state = state and the partial result that follows it; of the two factors one is exactly 1.
+void merge(const Part& part, Partial state, Partial next) {
+    int64_t width = part.width();
+    for (int64_t q = 0; q < part.queries(); q++) {
+        float *to = state.mixed + q * width, *from = next.mixed + q * width;
+        if (next.sum[q] == 0.0f) continue;
+        if (state.sum[q] == 0.0f) {
+            state.top[q] = next.top[q], state.sum[q] = next.sum[q];
+            std::memcpy(to, from, size_t(width) * sizeof(float));
+            continue;
         }
+        float top = std::max(state.top[q], next.top[q]);
+        f32v old = exp_below_0(splat(state.top[q] - top)), fresh = exp_below_0(splat(next.top[q] - top));
+        state.top[q] = top;
+        state.sum[q] = state.sum[q] * old[0] + next.sum[q] * fresh[0];
+        for (int64_t d = 0; d < width; d += LANES) store(to + d, fma(fresh, load(from + d), load(to + d) * old));
     }
 }
 
-// Adds up the records of one row and head, `stride` floats apart per span from `first_span`, and writes the row's output.
-void combine(const Job& job, int64_t row, int64_t head, const float* record, int64_t first_span, int64_t stride) {
-    int64_t spans = job.last_span(row) - job.first_span(row) + 1;
-    record += (job.first_span(row) - first_span) * stride;
-    float top = record[0], sum = 0.0f;
-    for (int64_t t = 1; t < spans; t++) top = std::max(top, record[t * stride]);
-    float* out = room(scratch().output, size_t(job.width));
-    std::fill_n(out, job.width, 0.0f);
-    for (int64_t t = 0; t < spans; t++, record += stride) {
-        f32v factor = exp(splat(record[0] - top));
-        sum += factor[0] * record[1];
-        for (int64_t d = 0; d < job.width; d += LANES) store(out + d, fma(factor, load(record + LANES + d), load(out + d)));
+void write(const Part& part, Partial state) {
+    const Attention& job = part.job;
+    int64_t dim = job.cache.dim, q = 0;
+    for (int64_t r = 0; r < part.count; r++)
+        for (int64_t g = 0; g < part.group(); g++, q++) {
+            float* to = job.out + ((part.first + r) * job.heads + part.kv_head * part.group() + g) * dim;
+            for (int64_t d = 0; d < dim; d++) to[d] = state.mixed[q * part.width() + d] / state.sum[q];
+        }
+}
+
+Partial empty_state(const Part& part) {
+    int64_t n = part.queries();
+    Partial state = Partial::at(room(Scratch::mine().state, Partial::size(n, part.width())), n);
+    std::fill_n(state.sum, n, 0.0f);
+    return state;
+}
+
+// All spans of a part, one after the other.
+void attend_part(const Part& part) {
+    const float* queries = take_queries(part);
+    Partial state = empty_state(part);
+    Partial next = Partial::at(room(Scratch::mine().partial, Partial::size(part.queries(), part.width())), part.queries());
+    Places spans = part.spans();
+    for (int64_t span = spans.begin; span < spans.end; span++) {
+        attend_span(part, queries, span, next);
+        merge(part, state, next);
     }
-    float* to = job.out + (row * job.heads + head) * job.cache.dim;
-    for (int64_t d = 0; d < job.cache.dim; d++) to[d] = out[d] / sum;
+    write(part, state);
 }
 
-// Combines all records of `count` rows and some kv heads, ordered as in attend_span.
-void finish(const Job& job, int64_t first, int64_t count, Heads kv, const float* records, int64_t stride) {
-    int64_t first_span = spans_of(job, first, count).first;
-    for (int64_t k = kv.begin; k < kv.end; k++)
-        for (int64_t r = 0; r < count; r++)
-            for (int64_t g = 0; g < job.group; g++, records += job.record())
-                combine(job, first + r, k * job.group + g, records, first_span, stride);
-}
-
-// Queries of `count` rows for some kv heads, scaled and padded, in the order that attend_span wants.
-void take_queries(const Job& job, int64_t first, int64_t count, Heads kv, float* to) {
-    int64_t dim = job.cache.dim;
-    float scale = 1.0f / std::sqrt(float(dim));
-    for (int64_t k = kv.begin; k < kv.end; k++)
-        for (int64_t r = 0; r < count; r++)
-            for (int64_t g = 0; g < job.group; g++, to += job.width) {
-                const float* from = job.q + ((first + r) * job.heads + k * job.group + g) * dim;
-                for (int64_t d = 0; d < dim; d++) to[d] = from[d] * scale;
-                for (int64_t d = dim; d < job.width; d++) to[d] = 0.0f;
-            }
+// A tile and kv head, in parts of at most QUERIES queries (but whole rows).
+template <class Visit>
+void each_part(const Attention& job, int64_t tile, int64_t kv_head, const Visit& visit) {
+    int64_t first = job.rows.tiles[2 * tile], end = first + job.rows.tiles[2 * tile + 1];
+    int64_t at_once = std::max<int64_t>(1, QUERIES * job.cache.kv_heads / job.heads);
+    for (; first < end; first += at_once) visit(Part{job, first, std::min(at_once, end - first), kv_head});
 }
 
 }  // namespace
@@ -285,71 +344,47 @@ int64_t plan_tiles(const Rows& rows, int64_t segments, int32_t* tiles, int32_t* 
     return count;
 }
 
-void store_kv(Pool& pool, const Rows& rows, const Cache& cache, const float* keys, const float* values, int64_t pitch) {
-    int64_t size = cache.kv_heads * cache.dim;
-    int64_t pieces = rows.rows * size < 16384 ? 1 : std::min<int64_t>(rows.rows, pool.threads() * 4);
-    pool.each(int(pieces), [&](int piece) {
-        for (int64_t r = rows.rows * piece / pieces; r < rows.rows * (piece + 1) / pieces; r++) {
-            int64_t place = rows.positions[r], tokens = rows.block_tokens;
-            int64_t block = rows.tables[rows.segments[r] * rows.table_blocks + place / tokens];
-            int64_t at = (block * tokens + place % tokens) * size;
-            if (cache.bf16) {
-                uint16_t *k = static_cast<uint16_t*>(cache.keys) + at, *v = static_cast<uint16_t*>(cache.values) + at;
-                for (int64_t i = 0; i < size; i++) k[i] = narrow_bf16(keys[r * pitch + i]);
-                for (int64_t i = 0; i < size; i++) v[i] = narrow_bf16(values[r * pitch + i]);
-            } else {
-                std::memcpy(static_cast<float*>(cache.keys) + at, keys + r * pitch, size_t(size) * 4);
-                std::memcpy(static_cast<float*>(cache.values) + at, values + r * pitch, size_t(size) * 4);
-            }
-        }
-    });
+void attend_tiles(const Attention& job, int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; tile++)
+        for (int64_t kv_head = 0; kv_head < job.cache.kv_heads; kv_head++) each_part(job, tile, kv_head, attend_part);
 }
 
-void attend(Pool& pool, const Rows& rows, const Cache& cache, const float* q, int64_t heads, int64_t window, float* out) {
-    Job job{rows, cache, q, out, heads, heads / cache.kv_heads, padded(cache.dim), window ? window : INT64_MAX / 2};
-    int64_t spans = 1;
-    for (int64_t t = 0; t < rows.tile_count; t++)
-        spans = std::max(spans, spans_of(job, rows.tiles[2 * t], rows.tiles[2 * t + 1]).count());
-    bool share_spans = spans > 1 && rows.tile_count < pool.threads() * 8;
-    int64_t items = rows.tile_count * (share_spans ? spans : 1);
-    // All kv heads of a place lie together and are best read together; apart only if threads would else have no work.
-    int64_t parts = items < pool.threads() * 2 ? cache.kv_heads : 1, part_heads = cache.kv_heads / parts;
-
-    auto of_tile = [&](int64_t tile) { return std::pair<int64_t, int64_t>(rows.tiles[2 * tile], rows.tiles[2 * tile + 1]); };
-    auto part = [&](int64_t i) { return Heads{i * part_heads, (i + 1) * part_heads}; };
-    if (!share_spans) {
-        // Each piece goes through all spans of its rows and keeps their partial results to itself.
-        pool.each(int(items * parts), [&](int item) {
-            auto [first, count] = of_tile(item / parts);
-            Heads kv = part(item % parts);
-            int64_t size = kv.count() * count * job.group;
-            Spans seen = spans_of(job, first, count);
-            Scratch& s = scratch();
-            float* queries = room(s.queries, size_t(size * job.width));
-            float* records = room(s.records, size_t(seen.count() * size * job.record()));
-            take_queries(job, first, count, kv, queries);
-            for (int64_t t = 0; t < seen.count(); t++)
-                attend_span(job, first, count, kv, seen.first + t, queries, records + t * size * job.record());
-            finish(job, first, count, kv, records, size * job.record());
-        });
+void attend(Pool& pool, const Attention& job) {
+    int64_t kv_heads = job.cache.kv_heads, tiles = job.rows.tile_count, longest = 1;
+    for (int64_t tile = 0; tile < tiles; tile++)
+        each_part(job, tile, 0, [&](const Part& part) { longest = std::max(longest, part.spans().end - part.spans().begin); });
+    if (longest < 4 || tiles * kv_heads >= pool.threads() * 8) {
+        pool.each(int(tiles * kv_heads), [&](int item) { each_part(job, item / kv_heads, item % kv_heads, attend_part); });
         return;
     }
 
-    // Few rows with a long past: spans are shared out, too, and their partial results added up afterwards.
-    int64_t stride = rows.rows * heads * job.record();
-    float* records = room(scratch().records, size_t(spans * stride));
-    pool.each(int(items * parts), [&](int item) {
-        auto [first, count] = of_tile(item / parts / spans);
-        Heads kv = part(item % parts);
-        int64_t span = item / parts % spans, before = (first * heads + kv.begin * count * job.group) * job.record();
-        Spans seen = spans_of(job, first, count);
-        if (span >= seen.count()) return;
-        float* queries = room(scratch().queries, size_t(kv.count() * count * job.group * job.width));
-        take_queries(job, first, count, kv, queries);
-        attend_span(job, first, count, kv, seen.first + span, queries, records + span * stride + before);
+    // Few rows with a long past: spans are shared out, too, and their partial results merged afterwards.
+    struct Item {
+        Part part;
+        int64_t span, at;
+    };
+    static thread_local std::vector<Item> items;
+    items.clear();
+    int64_t size = 0;
+    for (int64_t tile = 0; tile < tiles; tile++)
+        for (int64_t head = 0; head < kv_heads; head++)
+            each_part(job, tile, head, [&](const Part& part) {
+                for (int64_t span = part.spans().begin; span < part.spans().end; span++) {
+                    items.push_back({part, span, size});
+                    size += Partial::size(part.queries(), part.width());
+                }
+            });
+    float* records = room(Scratch::mine().records, size);
+    const Item* all = items.data();
+    pool.each(int(items.size()), [&](int i) {
+        attend_span(all[i].part, take_queries(all[i].part), all[i].span, Partial::at(records + all[i].at, all[i].part.queries()));
     });
-    pool.each(int(rows.tile_count), [&](int tile) {
-        auto [first, count] = of_tile(tile);
-        finish(job, first, count, Heads{0, cache.kv_heads}, records + first * heads * job.record(), stride);
-    });
+    int64_t count = int64_t(items.size());
+    for (int64_t i = 0; i < count;) {
+        const Part& part = all[i].part;
+        Partial state = empty_state(part);
+        for (int64_t end = i + part.spans().end - part.spans().begin; i < end; i++)
+            merge(part, state, Partial::at(records + all[i].at, part.queries()));
+        write(part, state);
+    }
 }

@@ -85,29 +85,25 @@ struct Activations {
     // Rounds group g (counted over all rows).
     void round(const float* x, int64_t g) {
         constexpr int V = GROUP / LANES;
-        f32v v[V];
+        x += g * GROUP;
         i32v most{};  // magnitudes compared as bits, where NaN is the largest and so reaches the scale
         for (int i = 0; i < V; i++) {
-            v[i] = load(x + g * GROUP + i * LANES);
-            i32v size = load_as<i32v>(x + g * GROUP + i * LANES) & 0x7fffffff;
+            i32v size = load_as<i32v>(x + i * LANES) & 0x7fffffff;
             most = size > most ? size : most;
         }
-        int32_t bits = 0;
-        for (int l = 0; l < LANES; l++) bits = most[l] > bits ? most[l] : bits;
+        int32_t bits = largest(most);
         float top;
         std::memcpy(&top, &bits, 4);
         float inverse = top > 0 ? 127.0f / std::max(top, 1e-30f) : 0.0f;
-        int32_t total = 0;
+        i32v q[V], total{};
         for (int i = 0; i < V; i++) {
-            i32v q = __builtin_convertvector(round_even(v[i] * inverse), i32v);
-            for (int l = 0; l < LANES; l++) {
-                quants[size_t(g * GROUP + i * LANES + l)] = int8_t(q[l]);
-                total += int8_t(q[l]);
-            }
+            q[i] = __builtin_convertvector(round_even(load(x + i * LANES) * inverse), i32v);
+            total += q[i];
         }
+        narrow_8(q, quants.data() + g * GROUP);
         scales[size_t(g)] = top / 127.0f;
-        sums[size_t(g)] = total;
-        offsets[size_t(g)] = scales[size_t(g)] * float(total);
+        sums[size_t(g)] = sum(total);
+        offsets[size_t(g)] = scales[size_t(g)] * float(sums[size_t(g)]);
     }
 };
 

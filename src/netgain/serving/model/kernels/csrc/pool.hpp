@@ -25,6 +25,12 @@ class Pool {
         run([](const void* context, int piece) { (*static_cast<const Body*>(context))(piece); }, &body, pieces);
     }
 
+    // Of the calling thread alone; may be used by any number of threads at once.
+    static Pool& alone() {
+        static Pool one(1);
+        return one;
+    }
+
     int threads() const { return int(workers_.size()) + 1; }
 
   private:

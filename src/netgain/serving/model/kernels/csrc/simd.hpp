@@ -75,7 +75,16 @@ static inline f32v fma(f32v a, f32v b, f32v c) {
 #endif
 }
 
-static inline f32v max(f32v a, f32v b) { return a > b ? a : b; }
+// The second where either is no number.
+static inline f32v max(f32v a, f32v b) {
+#if defined(NG_AVX512)
+    return (f32v)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(NG_AVX2)
+    return (f32v)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return a > b ? a : b;
+#endif
+}
 static inline f32v min(f32v a, f32v b) { return a < b ? a : b; }
 
 // Lanes added by halving: i with i + LANES/2, and so on.
@@ -126,6 +135,40 @@ static inline float largest(f32v v) {
     return a[0];
 }
 
+#if defined(NG_AVX2)
+static inline int32_t sum(i32v v) {
+    __m128i x = _mm_add_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    x = _mm_add_epi32(x, _mm_unpackhi_epi64(x, x));
+    return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 1)));
+}
+static inline int32_t largest(i32v v) {
+    __m128i x = _mm_max_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    x = _mm_max_epi32(x, _mm_unpackhi_epi64(x, x));
+    return _mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32(x, 1)));
+}
+// 32 integers of 8 bits each.
+static inline void narrow_8(const i32v (&v)[4], int8_t* to) {
+    __m256i low = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]), high = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i*)to, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
+}
+#else
+static inline int32_t sum(i32v v) {
+    int32_t total = 0;
+    for (int l = 0; l < LANES; l++) total += v[l];
+    return total;
+}
+static inline int32_t largest(i32v v) {
+    int32_t most = v[0];
+    for (int l = 1; l < LANES; l++) most = v[l] > most ? v[l] : most;
+    return most;
+}
+// 32 integers of 8 bits each.
+static inline void narrow_8(const i32v (&v)[32 / LANES], int8_t* to) {
+    for (int i = 0; i < 32; i++) to[i] = int8_t(v[i / LANES][i % LANES]);
+}
+#endif
+
 static inline f32v widen_bf16(u16v v) {
 #if defined(NG_AVX2)  // GCC 12 would convert in two halves
     return (f32v)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)v), 16);
@@ -138,6 +181,22 @@ static inline float widen_bf16(uint16_t v) {
     float out;
     std::memcpy(&out, &bits, 4);
     return out;
+}
+
+static inline float widen_one(float x) { return x; }
+static inline float widen_one(uint16_t x) { return widen_bf16(x); }
+static inline float widen_one(int8_t x) { return float(x); }
+
+static inline f32v widen_i8(const int8_t* p) {
+#if defined(NG_AVX512)
+    return (f32v)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(NG_AVX2)
+    return (f32v)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+    f32v out;
+    for (int i = 0; i < LANES; i++) out[i] = float(p[i]);
+    return out;
+#endif
 }
 
 // Round to nearest, ties to even; NaN stays NaN.
@@ -203,4 +262,21 @@ static inline f32v exp(f32v x) {
     std::memcpy(&scale, &bits, sizeof scale);
     f32v y = ((p * (r * r) + r) + 1.0f) * scale;
     return x < splat(-87.3f) ? f32v{} : y;
+}
+
+// e**x for x <= 0 with fused steps: relative error below 2e-7, 0 replaced by e**-87.3, 1 exactly at 0.
+static inline __attribute__((always_inline)) f32v exp_below_0(f32v x) {
+    x = max(x, splat(-87.3f));
+    f32v n = round_even(x * 1.44269504f);
+    f32v r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), x));
+    f32v p = splat(1.9875691500e-4f);
+    p = fma(p, r, splat(1.3981999507e-3f));
+    p = fma(p, r, splat(8.3334519073e-3f));
+    p = fma(p, r, splat(4.1665795894e-2f));
+    p = fma(p, r, splat(1.6666665459e-1f));
+    p = fma(p, r, splat(5.0000001201e-1f));
+    i32v bits = (__builtin_convertvector(n, i32v) + 127) << 23;
+    f32v scale;
+    std::memcpy(&scale, &bits, sizeof scale);
+    return (fma(p, r * r, r) + 1.0f) * scale;
 }

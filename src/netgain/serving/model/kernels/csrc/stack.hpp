@@ -48,7 +48,8 @@ struct Stack {
 // Activations between the operations, kept so that a step allocates nothing. Whoever runs a stack locks it.
 struct Workspace {
     std::mutex lock;
-    std::vector<float> residual[2], added, normed, wide, queries, attended;
+    std::vector<float> residual[2], added, queries, attended;
+    std::vector<int32_t> tiles;
 };
 
 // At least one block attends. x [rows, hidden] -> out [count, hidden], for the rows that `picked` names (null: all, count = rows). Every attention block
