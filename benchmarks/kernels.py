@@ -91,9 +91,7 @@ def time_attention(kernels: Kernels) -> dict[str, _report.Figure]:
             positions = torch.arange(context - rows, context).repeat(requests)
             segments = torch.arange(requests).repeat_interleave(rows)
             shapes = block_shapes(KV_HEADS, DIM, BLOCK_TOKENS, torch.bfloat16)
-            caches = [
-                [torch.randn(requests * blocks, *shape).bfloat16() for shape in shapes] for _ in range(LAYERS)
-            ]
+            caches = [[torch.randn(requests * blocks, *shape).bfloat16() for shape in shapes] for _ in range(LAYERS)]
             q = torch.randn(len(positions), HEADS * DIM)
             plan = kernels.plan(positions, segments, tables, BLOCK_TOKENS)
 
