@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netgain.ledger.interval import Interval
 from netgain.ledger.stage import PRECEDENCE, Stage
-from netgain.ledger.timeline import Interval, Timeline, tile
+from netgain.ledger.timeline import Timeline, tile
 
 STAGES = st.sampled_from(PRECEDENCE)
 # Whole milliseconds make every overlap exact, so that a brute-force count per millisecond is the truth.

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netgain.errors import UsageError
+from netgain.ledger.interval import Interval
 from netgain.ledger.otlp import OtlpExport
 from netgain.ledger.records import DraftCounts, RequestRecord
 from netgain.ledger.runs import MOST_RUNS, runs
 from netgain.ledger.stage import Stage
-from netgain.ledger.timeline import Interval, tile
+from netgain.ledger.timeline import tile
 from netgain.ledger.tracing import Exported, TracedChoice, TracedRequest, Tracing
 from tests.ledger.otlp_receiver import Receiver, attributes_of
 

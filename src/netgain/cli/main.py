@@ -3,7 +3,6 @@ no torch; every failure becomes one line on stderr and an exit code."""
 
 import errno
 import importlib
-import importlib.metadata
 import io
 import os
 import sys
@@ -114,6 +113,8 @@ def _assemble(commands: Mapping[str, Command], selected: str, target: Any) -> ty
 
 def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
+        import importlib.metadata  # imports a parser of e-mail, which no other command should wait for
+
         print(f"netgain {importlib.metadata.version('netgain')}")
         raise typer.Exit
 

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from netgain.ledger.interval import Interval
 from netgain.ledger.stage import Stage
-from netgain.ledger.timeline import Interval
 
 
 class HandoffKind(StrEnum):

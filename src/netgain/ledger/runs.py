@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from netgain.ledger.interval import Interval
 from netgain.ledger.stage import Stage
-from netgain.ledger.timeline import Interval, segments
+from netgain.ledger.timeline import segments
 
 MOST_RUNS = 64
 INTERRUPTION_S = 0.005  # shorter pieces of other stages do not end a run

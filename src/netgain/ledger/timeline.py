@@ -3,19 +3,11 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from netgain.ledger.interval import Interval
 from netgain.ledger.stage import PRECEDENCE, Stage
-
-
-class Interval(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One measured wait, in seconds of the host's monotonic clock."""
-
-    stage: Stage
-    start_s: float
-    end_s: float
 
 
 class Timeline:

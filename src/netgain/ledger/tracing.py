@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from netgain.ledger.interval import Interval
 from netgain.ledger.records import RequestRecord
-from netgain.ledger.timeline import Interval
 
 QUEUE_REQUESTS = 2048
 QUEUE_INTERVALS = 200_000  # about 20 MB: what waits is bounded in memory, too

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netgain.ledger.interval import Interval
 from netgain.ledger.records import DraftCounts, EngineTrace
 from netgain.ledger.stage import Stage
-from netgain.ledger.timeline import Interval
 from netgain.serving.engine.request import EngineStats, Grammar, Output, Request, SamplingParams, TokenLogprobs
 from netgain.serving.runtime.messages import (
     Abort,

@@ -10,7 +10,7 @@ import math
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtri, stdtrit  # scipy.stats has the same, and takes a second to import
 
 from netgain.deciding.experiment.observation import Pairs
 
@@ -120,7 +120,7 @@ def _interval(point: float, spread: NDArray[np.float64], groups: int) -> tuple[f
     """
     tail = (1.0 - CONFIDENCE) / 2.0
     low, high = np.quantile(spread, [tail, 1.0 - tail])
-    widen = math.sqrt(groups / (groups - 1)) * float(stats.t.ppf(1.0 - tail, groups - 1) / stats.norm.ppf(1.0 - tail))
+    widen = math.sqrt(groups / (groups - 1)) * float(stdtrit(groups - 1, 1.0 - tail) / ndtri(1.0 - tail))
     return point - widen * max(0.0, point - float(low)), point + widen * max(0.0, float(high) - point)
 
 

@@ -4,9 +4,10 @@ put together."""
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from netgain.ledger.interval import Interval
 from netgain.ledger.records import DraftCounts, EngineTrace, RequestRecord
 from netgain.ledger.stage import Stage
-from netgain.ledger.timeline import Interval, tile
+from netgain.ledger.timeline import tile
 from netgain.serving.api.logprobs import Entry, prompt_entries
 from netgain.serving.api.parsing.parts import Content, OutputParser, Part, Reasoning, ToolCallArguments, ToolCallStart
 from netgain.serving.api.prepare import Job, Presentation
