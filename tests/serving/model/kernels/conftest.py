@@ -57,11 +57,14 @@ def _make_matrix(kind: str, rows: int, columns: int, seed: int = 0) -> Matrix:
         dtype = getattr(torch, kind)
         values = torch.randn(rows, columns, generator=generator)
         return Matrix(lambda kernels: kernels.pack_dense(values, dtype), values.to(dtype).double())
-    size, halves = (20, 2) if kind == "q4_1" else (34, 1)
+    size, halves = {"q4_0": (18, 1), "q4_1": (20, 2), "q8_0": (34, 1)}[kind]
     blocks = torch.randint(0, 256, (rows, columns // 32, size), generator=generator, dtype=torch.uint8)
     scales = ((torch.rand(rows, columns // 32, halves, generator=generator) - 0.5) / 4).half()
     blocks[..., : 2 * halves] = scales.view(torch.uint8)
     body, scales = blocks[..., 2 * halves :].int(), scales.double().unsqueeze(-1)
+    if kind == "q4_0":
+        values = scales[:, :, 0] * (torch.cat([body % 16, body // 16], -1) - 8)
+        return Matrix(lambda k: k.pack_q4_0(blocks.view(rows, -1), (rows, columns)), values.view(rows, columns))
     if kind == "q4_1":
         values = scales[:, :, 0] * torch.cat([body % 16, body // 16], -1) + scales[:, :, 1]
         return Matrix(lambda k: k.pack_q4_1(blocks.view(rows, -1), (rows, columns)), values.view(rows, columns))

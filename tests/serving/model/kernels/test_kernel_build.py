@@ -66,7 +66,7 @@ def test_a_build_without_vector_instructions_gives_the_same_quantised_bits(
     compiler = script(tmp_path / "plain", f'exec {shlex.join(requires_compiler)} "$@" -O1 -Wno-psabi {plain}\n')
     portable = CompiledKernels(2, compiler, empty_cache)
     x = torch.randn(5, 96)
-    for kind in ("q4_1", "q8_0"):
+    for kind in ("q4_0", "q4_1", "q8_0"):
         matrix = make_matrix(kind, 37, 96)
         assert torch.equal(portable.linear(x, matrix.pack(portable)), compiled.linear(x, matrix.pack(compiled)))
     halves = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16).view(-1, 64)

@@ -12,7 +12,7 @@ from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.kernels.torch_kernels import TorchKernels
 
-KINDS = ("float32", "bfloat16", "float16", "q4_1", "q8_0")
+KINDS = ("float32", "bfloat16", "float16", "q4_0", "q4_1", "q8_0")
 SHAPES = ((96, 576), (40, 1536), (1, 32), (33, 64), (17, 96), (7, 352))
 ODD_SHAPES = ((7, 33), (1, 1), (19, 577), (5, 7))  # dense formats only: groups hold 32 inputs
 CASES = [(kind, *shape) for kind in KINDS for shape in SHAPES]
@@ -78,7 +78,7 @@ def test_torch_threads_change_no_bit(oracle: TorchKernels, make_matrix: Callable
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kind", ["q4_1", "q8_0"])
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q8_0"])
 @pytest.mark.parametrize(("outs", "ins"), SHAPES)
 def test_both_paths_agree_to_the_bit_on_quantised_matrices(
     compiled: CompiledKernels, oracle: TorchKernels, make_matrix: Callable, kind: str, outs: int, ins: int

@@ -103,7 +103,7 @@ def test_a_stack_in_one_call_equals_its_operations(
             mlp(kernels, make_matrix),
             attention(kernels, make_matrix, kinds, bias, normed, window, seed=50),
             mlp(kernels, make_matrix, ("float16",), False, seed=70),
-            mlp(kernels, make_matrix, ("q4_1",), False, seed=90),
+            mlp(kernels, make_matrix, ("q4_0",), False, seed=90),
         ]
         stack = kernels.stack(blocks) if native else ComposedStack(kernels, blocks)
         outcomes.append(outcome(kernels, stack, Layers(2, kv_dtype), picked))

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from netgain.errors import Unavailable
-from netgain.serving.model.kernels.blocks import Q4_1_BYTES, Q8_0_BYTES, check_blocks
+from netgain.serving.model.kernels.blocks import Q4_0_BYTES, Q4_1_BYTES, Q8_0_BYTES, check_blocks
 from netgain.serving.model.kernels.build import cache_directory, find_compiler, load_library
 from netgain.serving.model.kernels.compiled_stack import CompiledStack
 from netgain.serving.model.kernels.native import (
     BF16,
     F16,
     F32,
+    Q4_0,
     Q4_1,
     Q8_0,
     Matrix,
@@ -69,6 +70,9 @@ class CompiledKernels:
         rows, columns = weight.shape
         source = weight.detach().half() if dtype == torch.float16 else weight.detach().float()
         return self._pack(source.contiguous(), (rows, columns), kinds[dtype])
+
+    def pack_q4_0(self, blocks: Tensor, shape: tuple[int, int]) -> PackedWeight:
+        return self._pack(check_blocks(blocks, shape, Q4_0_BYTES), shape, Q4_0)
 
     def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> PackedWeight:
         return self._pack(check_blocks(blocks, shape, Q4_1_BYTES), shape, Q4_1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from netgain.serving.model.kv import SCALE_BYTES
 
-F32, BF16, Q4_1, Q8_0, F16 = range(5)  # `Kind` in linear.hpp
+F32, BF16, Q4_1, Q8_0, F16, Q4_0 = range(6)  # `Kind` in linear.hpp
 _STORED = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # `Stored` in cache.hpp
 
 

@@ -87,6 +87,10 @@ class Kernels(Protocol):
         """From float [out, in]; stored as `dtype` (float32, bfloat16 or float16), products accumulated in float32."""
         ...
 
+    def pack_q4_0(self, blocks: Tensor, shape: tuple[int, int]) -> Weight:
+        """From raw GGUF Q4_0 rows (uint8 [out, in/32*18]); activations are rounded to int8 per group of 32."""
+        ...
+
     def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> Weight:
         """From raw GGUF Q4_1 rows (uint8 [out, in/32*20]); activations are rounded to int8 per group of 32."""
         ...

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from netgain.serving.model.kernels.blocks import GROUP, Groups, split_q4_1, split_q8_0
+from netgain.serving.model.kernels.blocks import GROUP, Groups, split_q4_0, split_q4_1, split_q8_0
 from netgain.serving.model.kernels.composed import ComposedStack
 from netgain.serving.model.kernels.protocol import (
     AttentionParts,
@@ -89,6 +89,9 @@ class TorchKernels:
         rows, columns = weight.shape
         padded = pad(weight.to(self.device, dtype), (0, -columns % 16, 0, -rows % 16)).contiguous()
         return DenseWeight((rows, columns), padded, _invariant_tile(padded))
+
+    def pack_q4_0(self, blocks: Tensor, shape: tuple[int, int]) -> GroupedWeight:
+        return self._pack_groups(split_q4_0(blocks, shape), shape)
 
     def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> GroupedWeight:
         return self._pack_groups(split_q4_1(blocks, shape), shape)

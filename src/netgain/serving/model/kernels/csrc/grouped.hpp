@@ -1,4 +1,4 @@
-// Q4_1 and Q8_0 matrices against activations rounded to int8 per group of 32: integer sums within a group are exact, and
+// Q4_0, Q4_1 and Q8_0 matrices against activations rounded to int8 per group of 32: integer sums within a group are exact, and
 // groups are added in order without fused operations, so every instruction set (and plain torch) gives the same bits.
 #pragma once
 
@@ -14,28 +14,29 @@ constexpr int GROUP = 32;
 constexpr int WIDTH = LANES;                // outputs in a panel
 constexpr int STEP = LANES * 4;             // bytes of one vector: 4 inputs of each output
 constexpr int HALVES = LANES * 2;           // bytes of one float16 per output
+constexpr int BYTES_Q4_0 = 4 * STEP + HALVES;      // nibbles, scales
 constexpr int BYTES_Q4_1 = 4 * STEP + 2 * HALVES;  // nibbles, scales, minimums
 constexpr int BYTES_Q8_0 = 8 * STEP + HALVES;      // bytes, scales
 
-inline int group_bytes(Kind kind) { return kind == Kind::Q4_1 ? BYTES_Q4_1 : BYTES_Q8_0; }
+constexpr int group_bytes(Kind kind) { return kind == Kind::Q4_0 ? BYTES_Q4_0 : kind == Kind::Q4_1 ? BYTES_Q4_1 : BYTES_Q8_0; }
 
 // Within a group, vector s holds for each output the 4 inputs from 4s on (Q8_0), or from 8s on in the low nibbles and
-// from 8s + 4 on in the high ones (Q4_1).
+// from 8s + 4 on in the high ones (Q4_0 and Q4_1).
 inline void pack(const uint8_t* source, int64_t outs, int64_t ins, Kind kind, void* packed) {
     int64_t groups = ins / GROUP;
-    int bytes = kind == Kind::Q4_1 ? 20 : 34;
+    int halves = kind == Kind::Q4_1 ? 2 : 1, bytes = 2 * halves + (kind == Kind::Q8_0 ? GROUP : GROUP / 2);
     for (int64_t o = 0; o < outs; o++)
         for (int64_t g = 0; g < groups; g++) {
             const uint8_t* block = source + (o * groups + g) * bytes;
             uint8_t* to = static_cast<uint8_t*>(packed) + (o / WIDTH * groups + g) * group_bytes(kind);
             int lane = int(o % WIDTH);
-            if (kind == Kind::Q4_1) {
-                auto quant = [&](int k) { return k < 16 ? block[4 + k] & 15 : block[4 + k - 16] >> 4; };
+            if (kind != Kind::Q8_0) {
+                const uint8_t* nibbles = block + 2 * halves;
+                auto quant = [&](int k) { return k < 16 ? nibbles[k] & 15 : nibbles[k - 16] >> 4; };
                 for (int s = 0; s < 4; s++)
                     for (int i = 0; i < 4; i++)
                         to[s * STEP + lane * 4 + i] = uint8_t(quant(8 * s + i) | quant(8 * s + 4 + i) << 4);
-                std::memcpy(to + 4 * STEP + lane * 2, block, 2);
-                std::memcpy(to + 4 * STEP + HALVES + lane * 2, block + 2, 2);
+                for (int h = 0; h < halves; h++) std::memcpy(to + 4 * STEP + h * HALVES + lane * 2, block + 2 * h, 2);
             } else {
                 for (int k = 0; k < GROUP; k++) to[k / 4 * STEP + lane * 4 + k % 4] = block[2 + k];
                 std::memcpy(to + 8 * STEP + lane * 2, block, 2);
@@ -53,11 +54,12 @@ inline void embed_row(const Matrix& w, int64_t o, float* out) {
             std::memcpy(&h, from + at + lane * 2, 2);
             return widen_half(h);
         };
-        if (w.kind == Kind::Q4_1) {
-            float scale = half(4 * STEP), minimum = half(4 * STEP + HALVES);
+        if (w.kind != Kind::Q8_0) {
+            bool offset = w.kind == Kind::Q4_1;
+            float scale = half(4 * STEP), minimum = offset ? half(4 * STEP + HALVES) : 0.0f;
             for (int k = 0; k < GROUP; k++) {
-                int byte = from[k / 8 * STEP + lane * 4 + k % 4];
-                out[k] = scale * float(k % 8 < 4 ? byte & 15 : byte >> 4) + minimum;
+                int byte = from[k / 8 * STEP + lane * 4 + k % 4], quant = k % 8 < 4 ? byte & 15 : byte >> 4;
+                out[k] = offset ? scale * float(quant) + minimum : scale * float(quant - 8);
             }
         } else {
             float scale = half(8 * STEP);
@@ -133,7 +135,7 @@ inline void dot4(i32v& total, const int8_t* w, const int8_t* x) {
 
 // Sums over one group of quants * activations for every output of a panel and each of ROWS rows.
 template <int ROWS>
-inline void sums_q4_1(const uint8_t* w, const int8_t* x, int64_t ins, const int32_t*, int64_t, i32v* out) {
+inline void sums_nibbles(const uint8_t* w, const int8_t* x, int64_t ins, i32v* out) {
 #if defined(NG_AVX512)
     const __m512i low = _mm512_set1_epi8(15);
     __m512i total[ROWS];
@@ -248,25 +250,27 @@ inline void sums_q8_0(const uint8_t* w, const int8_t* x, int64_t ins, const int3
     (void)row_sums, (void)groups;
 }
 
-template <bool NIBBLES, int ROWS>
+template <Kind KIND, int ROWS>
 inline void tile(const uint8_t* panel, const Activations& x, int64_t row, int64_t ins, float* out, int64_t pitch,
                  int64_t outs, int64_t first) {
+    constexpr bool NIBBLES = KIND != Kind::Q8_0, MINIMUMS = KIND == Kind::Q4_1;
     int64_t groups = ins / GROUP;
     const int8_t* quants = x.quants.data() + row * ins;
     const float *scales = x.scales.data() + row * groups, *offsets = x.offsets.data() + row * groups;
     const int32_t* row_sums = x.sums.data() + row * groups;
     f32v total[ROWS] = {};
-    for (int64_t g = 0; g < groups; g++, panel += NIBBLES ? BYTES_Q4_1 : BYTES_Q8_0) {
+    for (int64_t g = 0; g < groups; g++, panel += group_bytes(KIND)) {
         i32v sums[ROWS];
         if (NIBBLES)
-            sums_q4_1<ROWS>(panel, quants + g * GROUP, ins, row_sums + g, groups, sums);
+            sums_nibbles<ROWS>(panel, quants + g * GROUP, ins, sums);
         else
             sums_q8_0<ROWS>(panel, quants + g * GROUP, ins, row_sums + g, groups, sums);
         const uint16_t* halves = reinterpret_cast<const uint16_t*>(panel + (NIBBLES ? 4 : 8) * STEP);
-        f32v scale = widen_halves(halves), minimum = NIBBLES ? widen_halves(halves + LANES) : f32v{};
+        f32v scale = widen_halves(halves), minimum = MINIMUMS ? widen_halves(halves + LANES) : f32v{};
         for (int r = 0; r < ROWS; r++) {
+            if (KIND == Kind::Q4_0) sums[r] -= 8 * row_sums[r * groups + g];  // its numbers are nibbles less 8
             f32v term = (scale * scales[r * groups + g]) * __builtin_convertvector(sums[r], f32v);
-            if (NIBBLES) term = term + minimum * offsets[r * groups + g];
+            if (MINIMUMS) term = term + minimum * offsets[r * groups + g];
             total[r] = total[r] + term;
         }
     }
@@ -274,18 +278,18 @@ inline void tile(const uint8_t* panel, const Activations& x, int64_t row, int64_
     for (int r = 0; r < ROWS; r++) std::memcpy(out + r * pitch + first, &total[r], size_t(valid) * 4);
 }
 
-template <bool NIBBLES>
+template <Kind KIND>
 inline void panels(const Matrix& w, const Activations& x, int64_t rows, int64_t begin, int64_t end, float* out,
                    int64_t pitch) {
     int64_t stride = w.ins / GROUP * group_bytes(w.kind);
     for (int64_t p = begin; p < end; p++) {
         const uint8_t* panel = static_cast<const uint8_t*>(w.data) + p * stride;
         int64_t r = 0, first = p * WIDTH;
-        for (; rows - r >= 4; r += 4) tile<NIBBLES, 4>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first);
+        for (; rows - r >= 4; r += 4) tile<KIND, 4>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first);
         switch (rows - r) {
-            case 3: tile<NIBBLES, 3>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first); break;
-            case 2: tile<NIBBLES, 2>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first); break;
-            case 1: tile<NIBBLES, 1>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first); break;
+            case 3: tile<KIND, 3>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first); break;
+            case 2: tile<KIND, 2>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first); break;
+            case 1: tile<KIND, 1>(panel, x, r, w.ins, out + r * pitch, pitch, w.outs, first); break;
         }
     }
 }

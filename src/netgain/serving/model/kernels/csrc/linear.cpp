@@ -56,8 +56,9 @@ void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* ou
             case Kind::F32: return dense::panels<Kind::F32>(w, x, rows, begin, end, out, pitch);
             case Kind::BF16: return dense::panels<Kind::BF16>(w, x, rows, begin, end, out, pitch);
             case Kind::F16: return dense::panels<Kind::F16>(w, x, rows, begin, end, out, pitch);
-            case Kind::Q4_1: return grouped::panels<true>(w, rounded, rows, begin, end, out, pitch);
-            case Kind::Q8_0: return grouped::panels<false>(w, rounded, rows, begin, end, out, pitch);
+            case Kind::Q4_0: return grouped::panels<Kind::Q4_0>(w, rounded, rows, begin, end, out, pitch);
+            case Kind::Q4_1: return grouped::panels<Kind::Q4_1>(w, rounded, rows, begin, end, out, pitch);
+            case Kind::Q8_0: return grouped::panels<Kind::Q8_0>(w, rounded, rows, begin, end, out, pitch);
         }
     });
 }

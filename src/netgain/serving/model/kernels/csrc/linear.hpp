@@ -7,7 +7,7 @@
 
 #include "pool.hpp"
 
-enum class Kind : int32_t { F32 = 0, BF16 = 1, Q4_1 = 2, Q8_0 = 3, F16 = 4 };
+enum class Kind : int32_t { F32 = 0, BF16 = 1, Q4_1 = 2, Q8_0 = 3, F16 = 4, Q4_0 = 5 };
 
 // Mirrored by ctypes in compiled.py.
 struct Matrix {
@@ -18,7 +18,7 @@ struct Matrix {
 
 size_t packed_bytes(int64_t outs, int64_t ins, Kind kind);
 
-// `source`: row-major float32 for F32 and BF16, float16 for F16, raw GGUF blocks for Q4_1 and Q8_0.
+// `source`: row-major float32 for F32 and BF16, float16 for F16, raw GGUF blocks for Q4_0, Q4_1 and Q8_0.
 void pack(const void* source, int64_t outs, int64_t ins, Kind kind, void* packed);
 
 // Rows of `out` lie `pitch` floats apart.
