@@ -3,11 +3,14 @@
 python -m benchmarks.peers [--install] [--json FILE] [--rounds N] [--only NAME...] [--measures NAME...].
 Every server is started once and keeps running; one at a time is loaded, in an order that turns round every round, and those
 that burn a core while idle are frozen meanwhile. Figures are medians over rounds; `A_vs_B` is the median over rounds of the
-ratio within one round, above 1 where netgain is better, `_low` and `_high` the lowest and highest round. Like is compared with
+ratio within one round, above 1 where netgain is faster, `_low` and `_high` the lowest and highest round. Like is compared with
 like (bf16 with bf16, and so on), and best with best: the best form of netgain against the best form of any peer.
-`decode`: ms per output token of one stream, 128 in, 128 out. `prefill_N`: tokens/s until the first token of an N-token prompt.
+`decode_c1`: ms per output token of one stream, 128 in, 128 out. `prefill_N`: tokens/s until the first token of an N-token prompt.
 `output_cN`: output tokens/s with N streams at once, 256 in, 128 out, prefill included. `start`: s from the start of the process
-to the first token. `rss`: resident GiB after all that, every server with room for the same number of KV tokens (1 GiB in 16 bit).
+to the first token (`cold_start_s`: netgain's, files in the page cache). `rss`: resident GiB after all that, every server with
+room for the same number of KV tokens (1 GiB in 16 bit); `rss_vs_vllm_cpu` is netgain's share of vLLM's in bf16.
+`decode_bandwidth_share`: bytes of weights and KV that netgain's bf16 decode reads per second, of what the machine's memory was
+probed to give just before. `step_overhead_ms_b16` is that of `python -m benchmarks.step`, run just before.
 """
 
 import asyncio
@@ -24,7 +27,7 @@ import psutil
 
 from benchmarks import _report
 from benchmarks._signals import cancelled_by_signals
-from benchmarks.peers import install, ratios
+from benchmarks.peers import install, machine, ratios
 from benchmarks.peers.programs import KV_TOKENS, MODEL, Contender, contenders
 from benchmarks.peers.prompts import items
 from netgain.deciding.experiment.launched import LaunchedServer
@@ -63,13 +66,13 @@ class Measure(msgspec.Struct, frozen=True):
         if self.long:
             times = [record.ttft_s for record in done.records if record.ttft_s is not None]
             return self.prompt_tokens / statistics.median(times)
-        if self.concurrency == 1 and self.name == "decode":
+        if self.concurrency == 1 and self.name == "decode_c1":
             return statistics.median(record.tpot_s for record in done.records if record.tpot_s is not None) * 1e3
         return self.output_tokens * len(done.records) / done.window_s
 
 
 MEASURES = (
-    Measure("decode", 128, 128, requests=2),
+    Measure("decode_c1", 128, 128, requests=2),
     Measure("prefill_512", 512, 1, requests=2),
     Measure("prefill_2048", 2048, 1),
     Measure("prefill_7000", 7000, 1),
@@ -104,6 +107,7 @@ async def compare(
     names: set[str] | None, measures: list[Measure], rounds: int
 ) -> tuple[dict[str, _report.Figure], dict[str, object]]:
     """Start, load in turns, and stop. Raises UsageError and Unavailable."""
+    limits = {**machine.step_overhead(), "read_bytes_per_s": machine.read_bytes_per_s()}
     results: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))  # measure -> label -> by round
     async with contextlib.AsyncExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -125,9 +129,20 @@ async def compare(
         for one in field:
             seen = one.server.observe()
             results["rss"][one.label].append(seen.resident_bytes / 2**30 if seen else float("nan"))
+        limits["decode_bandwidth_share"] = bandwidth_share(field, results, limits["read_bytes_per_s"])
         shown = {one.label: " ".join(one.server.command) for one in field}
     context = {"rounds": rounds, "kv_tokens": KV_TOKENS, "commands": shown, "load_average_after": psutil.getloadavg()}
-    return ratios.figures(field, results), context
+    return ratios.figures(field, results) | limits, context
+
+
+def bandwidth_share(field: list[Contender], results: ratios.Results, bytes_per_s: _report.Figure) -> float | None:
+    """Of netgain in bf16; None if it did not decode alone or the machine could not be probed."""
+    mine = next((one for one in field if (one.engine, one.precision) == ("netgain", "bf16")), None)
+    if mine is None or "decode_c1" not in results or not isinstance(bytes_per_s, float):
+        return None
+    decode = next(measure for measure in MEASURES if measure.name == "decode_c1")
+    read = machine.decode_bytes(mine.server.url, decode.prompt_tokens + decode.output_tokens / 2)
+    return read / (statistics.median(results["decode_c1"][mine.label]) / 1e3) / bytes_per_s
 
 
 async def start(stack: contextlib.AsyncExitStack, server: LaunchedServer) -> float:

@@ -41,7 +41,7 @@ class Contender(msgspec.Struct, frozen=True):
 def contenders(names: set[str] | None, logs: Path) -> list[Contender]:
     """Those whose label or engine is in `names` (None: all that are installed; netgain always)."""
     found = [
-        *(netgain(label, dtype, precision, logs) for label, dtype, precision in NETGAIN),
+        *netgain_forms(logs),
         *([vllm(logs)] if (install.folder() / "vllm/ready").is_file() else []),
         *(
             llama(kind, precision, logs)
@@ -53,10 +53,19 @@ def contenders(names: set[str] | None, logs: Path) -> list[Contender]:
     return [one for one in found if names is None or one.engine in names or one.label in names]
 
 
-NETGAIN: tuple[tuple[str, str, Precision], ...] = (("netgain_int4", "auto", "int4"), ("netgain_bf16", "bf16", "bf16"))
+def netgain_forms(logs: Path) -> list[Contender]:
+    """The default model as it is shipped (Q4_1) and in every other precision; and llama.cpp's Q4_0 file, if it is there."""
+    forms = [
+        netgain("netgain_q4_1", "default", "auto", "int4", logs),
+        netgain("netgain_int8", "default", "int8", "int8", logs),
+        netgain("netgain_bf16", "default", "bf16", "bf16", logs),
+    ]
+    if install.llama_file("Q4_0").is_file():
+        forms.append(netgain("netgain_q4_0", str(install.llama_file("Q4_0")), "auto", "int4", logs))
+    return forms
 
 
-def netgain(label: str, dtype: str, precision: Precision, logs: Path) -> Contender:
+def netgain(label: str, source: str, dtype: str, precision: Precision, logs: Path) -> Contender:
     settings = {
         "engine.model.name": MODEL,
         "engine.model.dtype": dtype,
@@ -70,12 +79,12 @@ def netgain(label: str, dtype: str, precision: Precision, logs: Path) -> Contend
             "-m",
             "netgain.cli.main",
             "serve",
-            "default",
+            source,
             *flags,
             "--port",
             str(port),
         ),
-        shown=("netgain", "serve", "default", *flags),
+        shown=("netgain", "serve", source, *flags),
     )
     return Contender("netgain", precision, label, LaunchedServer(label, program, logs / f"{label}.log"))
 

@@ -22,7 +22,7 @@ FIELD = [contender("netgain", "int4"), contender("netgain", "bf16"), contender("
 
 def test_ratios_are_above_one_where_netgain_is_better_whatever_the_direction():
     results = {
-        "decode": {
+        "decode_c1": {
             "netgain_int4": [5.0, 4.0],
             "netgain_bf16": [8.0, 8.0],
             "a_int4": [10.0, 6.0],
@@ -31,19 +31,46 @@ def test_ratios_are_above_one_where_netgain_is_better_whatever_the_direction():
         "output_c8": {"netgain_int4": [300.0], "netgain_bf16": [200.0], "a_int4": [150.0], "b_bf16": [250.0]},
     }
     found = figures(FIELD, results)
-    assert found["decode_netgain_int4"] == 4.5
-    assert (found["decode_int4_vs_a_int4"], found["decode_int4_vs_a_int4_low"]) == (1.75, 1.5)
-    assert found["decode_bf16_vs_b_bf16"] == 1.0
-    assert found["decode_best_peer"] in ("a_int4", "b_bf16")  # equal medians
+    assert found["decode_c1_netgain_int4"] == 4.5
+    assert (found["decode_c1_int4_vs_a"], found["decode_c1_int4_vs_a_low"]) == (1.75, 1.5)
+    assert found["decode_c1_bf16_vs_b"] == 1.0
+    assert found["decode_c1_best_vs_best_peer"] == found["decode_c1_int4_vs_a"]
+    assert found["decode_c1_best_peer"] in ("a_int4", "b_bf16")  # equal medians
     assert found["output_c8_best_peer"] == "b_bf16"
     assert found["output_c8_vs_best_peer"] == 1.2
-    assert found["output_c8_bf16_vs_b_bf16"] == 0.8
-    assert "output_c8_int4_vs_b_bf16" not in found
+    assert found["output_c8_bf16_vs_b"] == 0.8
+    assert "output_c8_int4_vs_b" not in found
+
+
+def test_of_several_forms_in_one_precision_the_best_is_compared():
+    other = contender("netgain", "int4")
+    field = [*FIELD, Contender("netgain", "int4", "netgain_other", other.server)]
+    speeds = {
+        "netgain_int4": [90.0],
+        "netgain_other": [120.0],
+        "netgain_bf16": [50.0],
+        "a_int4": [60.0],
+        "b_bf16": [50.0],
+    }
+    found = figures(field, {"prefill_512": speeds})
+    assert found["prefill_512_int4_vs_a"] == 2.0
+    assert found["prefill_512_best_netgain"] == "netgain_other"
+
+
+def test_memory_is_a_share_of_vllms_and_start_our_own():
+    vllm = contender("vllm_cpu", "bf16")
+    results = {
+        "start": {"netgain_int4": [4.0], "netgain_bf16": [6.0], "vllm_cpu_bf16": [90.0]},
+        "rss": {"netgain_int4": [1.0], "netgain_bf16": [1.5], "vllm_cpu_bf16": [6.0]},
+    }
+    found = figures([*FIELD[:2], vllm], results)
+    assert (found["cold_start_s"], found["rss_vs_vllm_cpu"]) == (5.0, 0.25)
+    assert "start_bf16_vs_vllm_cpu" not in found
 
 
 def test_without_a_peer_there_are_figures_and_no_ratios():
-    found = figures(FIELD[:2], {"decode": {"netgain_int4": [5.0], "netgain_bf16": [8.0]}})
-    assert found == {"decode_netgain_int4": 5.0, "decode_netgain_bf16": 8.0}
+    found = figures(FIELD[:2], {"decode_c1": {"netgain_int4": [5.0], "netgain_bf16": [8.0]}})
+    assert found == {"decode_c1_netgain_int4": 5.0, "decode_c1_netgain_bf16": 8.0}
 
 
 @pytest.mark.parametrize("tokens", [16, 512])
