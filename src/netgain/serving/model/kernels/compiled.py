@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from netgain.errors import Unavailable
+from netgain.serving.model.kernels.arena import Arena
 from netgain.serving.model.kernels.blocks import Q4_0_BYTES, Q4_1_BYTES, Q8_0_BYTES, check_blocks
 from netgain.serving.model.kernels.build import cache_directory, find_compiler, load_library
 from netgain.serving.model.kernels.compiled_stack import CompiledStack
@@ -52,6 +53,7 @@ class CompiledKernels:
         library = load_library(compiler or find_compiler(), cache or cache_directory())
         self._c = declare(library)
         self.threads = threads
+        self._arena = Arena()
         self.name = f"cpp-{library.ng_isa().decode()}-v{VERSION}"
         self.note = "compiled kernels"
         self._pool = library.ng_create(threads)
@@ -82,7 +84,7 @@ class CompiledKernels:
 
     def _pack(self, source: Tensor, shape: tuple[int, int], kind: int) -> PackedWeight:
         rows, columns = shape
-        data = torch.empty(self._c.ng_packed_bytes(rows, columns, kind), dtype=torch.uint8)
+        data = self._arena.empty(self._c.ng_packed_bytes(rows, columns, kind))
         self._c.ng_pack(source.data_ptr(), rows, columns, kind, data.data_ptr())
         return PackedWeight((rows, columns), data, Matrix(data.data_ptr(), rows, columns, kind))
 
