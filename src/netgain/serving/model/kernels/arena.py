@@ -1,6 +1,7 @@
 """Memory for weights in huge pages: a step reads every weight once, and with 4 KiB pages the processor's prefetching ends, and
 an address has to be looked up, every 4 KiB."""
 
+import contextlib
 import mmap
 
 import torch
@@ -35,9 +36,7 @@ def _mapped(size: int) -> tuple[mmap.mmap, int, int]:
     whole = (-(-size // HUGE_PAGE) + 1) * HUGE_PAGE
     chunk = mmap.mmap(-1, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with contextlib.suppress(OSError):  # a kernel without them
             chunk.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a kernel without them
-            pass
     begin = torch.frombuffer(chunk, dtype=torch.uint8, count=1).data_ptr()
     return chunk, whole, -begin % HUGE_PAGE
