@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from netgain.cost.machine import Machine, MachineProbe, ProductRate, ReadRate
+from netgain.cost.roofline import StepCounts, StepWork
 from netgain.cost.step_cost import StepCost, StepPoint
 from netgain.deciding.decide.score import score
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
@@ -19,13 +21,37 @@ from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import Block, Trial
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.report.html import render_html
-from netgain.deciding.report.outcome import Asked, Outcome, arm_report, drafting
+from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.report.terminal import print_summary
 from netgain.deciding.report.write import write_report
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.facts import Facts
 from netgain.measuring.workload.slo import parse_slo
 
+PROBE = MachineProbe(
+    machine=Machine(cpu="c", cores=2, memory_bytes=1 << 34, kernel="Linux"),
+    taken="2026-01-01T00:00:00+00:00",
+    reads=(ReadRate(threads=2, bytes_per_s=20e9, array_bytes=1 << 30, repeats=5, by="C++"),),
+    products=(ProductRate(dtype="q4_1", ops_per_s=1e11, threads=2, rows=256, repeats=9, kernels="cpp-v1"),),
+)
+WORK = StepWork(
+    device="cpu",
+    kernels="cpp-v1",
+    step_weight_bytes=100_000_000,
+    kv_token_bytes=20_000,
+    layer_ops={"q4_1": 200_000_000},
+    head_ops={"q4_1": 50_000_000},
+    windowed=False,
+)
+COUNTS = StepCounts(
+    decode_steps=100,
+    decode_s=1.0,
+    decode_context_tokens=20_000,
+    prefill_steps=10,
+    prefill_s=2.0,
+    prefill_tokens=500,
+    prefill_chosen=10,
+)
 HOSTILE = "<script>alert('x')</script>&\"m\""
 
 
@@ -127,6 +153,8 @@ def outcome_of(trial, slo=None, model="default") -> Outcome:
             for name in (BASELINE, CANDIDATE)
         ),
         blocks=trial.blocks,
+        probe=PROBE,
+        limits=tuple(arm_limits(name, StepCounts(), COUNTS, WORK, PROBE) for name in (BASELINE, CANDIDATE)),
         scores=score(prediction, analysis, drafted),
         drafting=drafted,
         cache_state="cold at the start of each block",
@@ -184,6 +212,7 @@ def test_verdict_comes_first_and_every_part_is_there(adopted):
             "Distributions",
             "Where the time goes",
             "What cannot be concluded",
+            "How close to the machine's limits",
             "Drafts",
             "Guards and validity",
             "Deploy, and when to go back",
@@ -262,3 +291,32 @@ def test_a_browser_draws_it(adopted, tmp_path, requires_browser):
     )
     assert shot.read_bytes().startswith(b"\x89PNG")
     assert shot.stat().st_size > 40_000  # an empty page of this size has about 5 kB
+
+
+def test_the_share_of_the_machine_is_told_with_the_date_of_the_probe(adopted):
+    page = render_html(adopted)
+    assert "10.4 GB/s" in page
+    assert "52%" in page
+    assert "50.2 GFLOP/s" in page
+    assert "2026-01-01 00:00" in page
+    console = Console(record=True, width=160, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    print_summary(adopted, console)
+    assert "decode 10.4 GB/s of 20 GB/s (52%), prefill 50.2 GFLOP/s of 100 GFLOP/s (50%)" in console.export_text()
+
+
+def test_a_machine_that_was_not_probed_is_said_to_be_so_and_never_zero(adopted):
+    limits = tuple(arm_limits(arm, StepCounts(), COUNTS, WORK, None) for arm in (BASELINE, CANDIDATE))
+    unknown = msgspec.structs.replace(adopted, probe=None, limits=limits)
+    page = render_html(unknown)
+    assert "not probed" in page
+    assert "10.4 GB/s" in page, "what was reached is known all the same"
+    console = Console(record=True, width=160, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    print_summary(unknown, console)
+    assert "not probed" in console.export_text()
+    silent = msgspec.structs.replace(adopted, limits=(arm_limits(BASELINE, None, None, None, PROBE),))
+    assert "does not tell what its steps do" in render_html(silent)
+
+
+def test_a_probe_of_a_busy_machine_is_marked(adopted):
+    busy = msgspec.structs.replace(adopted, probe=msgspec.structs.replace(PROBE, busy=True))
+    assert "shares too high" in render_html(busy)

@@ -105,18 +105,26 @@ class Collector:
 
 
 class _StepTotals:
-    """Cumulative counts of steps; where a step's wall time went, and how much of it was each request's own."""
+    """Cumulative counts of steps; where a step's wall time went, and how much of it was each request's own. Steps that held
+    decodes (and drafts) alone or prompt chunks alone are counted once more, since they show what the machine gives."""
 
     __slots__ = (
         "between_s",
         "commit_s",
         "decode",
+        "decode_only_context",
+        "decode_only_s",
+        "decode_only_steps",
         "draft_s",
         "drafts",
         "execute_s",
         "forward_s",
         "own_s",
         "prefill",
+        "prefill_only_chosen",
+        "prefill_only_s",
+        "prefill_only_steps",
+        "prefill_only_tokens",
         "schedule_s",
         "stall_s",
         "steps",
@@ -127,6 +135,9 @@ class _StepTotals:
         self.schedule_s = self.draft_s = self.execute_s = self.commit_s = 0.0
         self.own_s = self.stall_s = 0.0
         self.forward_s = self.between_s = 0.0
+        self.decode_only_steps = self.decode_only_context = 0
+        self.prefill_only_steps = self.prefill_only_tokens = self.prefill_only_chosen = 0
+        self.decode_only_s = self.prefill_only_s = 0.0
 
     def add(self, record: StepRecord) -> str | None:
         if not (record.started_s <= record.drafted_s <= record.scheduled_s <= record.executed_s <= record.finished_s):
@@ -164,6 +175,15 @@ class _StepTotals:
         self.forward_s += forward_s
         self.between_s += between_s
         self.commit_s += record.finished_s - record.executed_s
+        if not prefill and decode:
+            self.decode_only_steps += 1
+            self.decode_only_s += record.finished_s - record.started_s
+            self.decode_only_context += sum([share.context_tokens for share in record.shares])
+        elif prefill and not decode:
+            self.prefill_only_steps += 1
+            self.prefill_only_s += record.finished_s - record.started_s
+            self.prefill_only_tokens += prefill
+            self.prefill_only_chosen += sum([share.committed_tokens for share in record.shares])
         return None
 
     def named(self) -> dict[str, float]:
@@ -180,6 +200,13 @@ class _StepTotals:
             "step_between_s": self.between_s,
             "step_own_s": self.own_s,
             "step_stall_s": self.stall_s,
+            "decode_only_steps": self.decode_only_steps,
+            "decode_only_s": self.decode_only_s,
+            "decode_only_context_tokens": self.decode_only_context,
+            "prefill_only_steps": self.prefill_only_steps,
+            "prefill_only_s": self.prefill_only_s,
+            "prefill_only_tokens": self.prefill_only_tokens,
+            "prefill_only_chosen": self.prefill_only_chosen,
         }
 
 

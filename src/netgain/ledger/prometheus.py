@@ -69,6 +69,16 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
         "netgain_step_stall_seconds",
         "Sum over requests of step time caused by what was batched with them.",
     ),
+    "decode_only_steps": ("netgain_decode_only_steps", "Steps that held decodes and drafts, and no prompt."),
+    "decode_only_s": ("netgain_decode_only_seconds", "Wall time of these steps."),
+    "decode_only_context_tokens": (
+        "netgain_decode_only_context_tokens",
+        "KV tokens that the requests of these steps had behind them, each step anew.",
+    ),
+    "prefill_only_steps": ("netgain_prefill_only_steps", "Steps that held prompts and no decode."),
+    "prefill_only_s": ("netgain_prefill_only_seconds", "Wall time of these steps."),
+    "prefill_only_tokens": ("netgain_prefill_only_tokens", "Prompt tokens computed in these steps."),
+    "prefill_only_chosen": ("netgain_prefill_only_chosen_tokens", "First tokens chosen in these steps."),
     "records_refused": ("netgain_records_refused", "Records with impossible numbers, not counted elsewhere."),
     "listener_failures": ("netgain_listener_failures", "Failures of what listens to records (a full disk)."),
     "steps_unrecorded": (

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from netgain.cost.machine import MachineProbe, kept_probe, this_machine
 from netgain.deciding.decide.context import context
 from netgain.deciding.decide.narrate import Narrator, Silence
 from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
 from netgain.deciding.decide.score import score
-from netgain.deciding.decide.server import measure_step_cost, served_model
+from netgain.deciding.decide.server import Served, measure_step_cost, served_model, step_counts
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
 from netgain.deciding.diagnose.decompose import decompose
@@ -26,11 +27,12 @@ from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import Block, Design, Trial, conduct, grouped, warm_up, with_salt
 from netgain.deciding.experiment.launched import LaunchedServer, launched_netgain
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
-from netgain.deciding.report.outcome import Asked, Outcome, arm_report, drafting
+from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.protocol import Technique
 from netgain.errors import Unavailable, UsageError
+from netgain.folders import cache_folder
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ErrorKind
 from netgain.measuring.client.run import Progress, Run, run
@@ -79,11 +81,15 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         baseline = _launch(stack, settings, BASELINE, ("--speculation", "none"))
         narrator.phase("starting the baseline server")
         await _up(baseline, settings)
-        model, server = await served_model(baseline.url)
+        served = await served_model(baseline.url)
+        model = served.name
         options = Options(timeout_s=settings.request_timeout_s, server_record=True, server_tokens=True)
         narrator.phase("measuring what a step costs")
         cost, missing = await measure_step_cost(baseline.url, settings.concurrency)
+        probe = _kept_probe()
+        before = await step_counts(baseline.url)
         recorded = await _record_baseline(baseline, items, model, options, settings, narrator)
+        limits = arm_limits(BASELINE, before, await step_counts(baseline.url), served.work, probe)
         answered = {record.item_id for record in recorded.records if record.ok}
         used = tuple(item for item in items if item.id in answered)
         parts = decompose(recorded.records)
@@ -118,7 +124,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             first_verdict_s=None,
             asked=_asked(settings, workload, len(tried)),
             context=context(),
-            server=server,
+            server=served.told,
             decomposition=facts.decomposition,
             bottleneck=bottleneck,
             hypotheses=hypotheses,
@@ -130,6 +136,8 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             stopped=None if best else _nothing_to_try(hypotheses),
             arms=(),
             blocks=(),
+            probe=probe,
+            limits=(limits,),
             scores=(),
             drafting=None,
             cache_state=None,
@@ -141,7 +149,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         )
         outcome = base
         if best is not None:
-            outcome = await _try(best, base, baseline, stack, design, model, options, slo, settings, narrator, began_s)
+            outcome = await _try(best, base, baseline, stack, design, served, options, slo, settings, narrator, began_s)
     return msgspec.structs.replace(outcome, seconds=time.monotonic() - began_s)
 
 
@@ -151,7 +159,7 @@ async def _try(
     baseline: Arm,
     stack: AsyncExitStack,
     design: Design,
-    model: str,
+    served: Served,
     options: Options,
     slo: SLO | None,
     settings: Settings,
@@ -185,7 +193,9 @@ async def _try(
     def on_block(block: Block, total: int) -> None:
         narrator.step(f"{block.arm}, {block.seconds:.1f} s")
 
-    trial = await conduct(arms, design, model, options, f"netgain-{settings.seed}-{time.time_ns()}", on_block)
+    before = {name: await step_counts(arm.url) for name, arm in arms.items()}
+    trial = await conduct(arms, design, served.name, options, f"netgain-{settings.seed}-{time.time_ns()}", on_block)
+    after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     narrator.phase("judging")
     terms = Terms(
         promises_identity=chosen.token_identical, slo=slo, minimum_effect=settings.minimum_effect, seed=settings.seed
@@ -208,6 +218,7 @@ async def _try(
             for name, arm in arms.items()
         ),
         blocks=trial.blocks,
+        limits=tuple(arm_limits(name, before[name], after[name], served.work, base.probe) for name in arms),
         scores=score(prediction, analysis, drafted),
         drafting=drafted,
         cache_state=await baseline.reset(),
@@ -218,6 +229,14 @@ async def _try(
             else "the switches of this technique are unverified for this engine, so no command is given"
         ),
     )
+
+
+def _kept_probe() -> MachineProbe | None:
+    """What `netgain doctor` found of this machine, which the servers that are started run on."""
+    try:
+        return kept_probe(cache_folder(), this_machine())
+    except UsageError:
+        return None
 
 
 def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str]) -> LaunchedServer:

@@ -9,7 +9,9 @@ from http import HTTPStatus
 
 import aiohttp
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
+from netgain.cost.roofline import StepCounts, StepWork
 from netgain.cost.step_cost import StepCost, StepPoint
 from netgain.errors import Unavailable, UsageError
 
@@ -31,8 +33,17 @@ class _Cards(msgspec.Struct, frozen=True):
     data: list[_Card]
 
 
-async def served_model(url: str) -> tuple[str, dict[str, str]]:
-    """The name to ask for, and what the server tells about model and engine. Raises Unavailable."""
+class Served(msgspec.Struct, frozen=True):
+    """The name to ask for, what the server tells about model and engine, and what its steps have to do (None: it does not
+    tell)."""
+
+    name: str
+    told: dict[str, str]
+    work: StepWork | None
+
+
+async def served_model(url: str) -> Served:
+    """What is served there. Raises Unavailable."""
     try:
         timeout = aiohttp.ClientTimeout(total=CARD_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/v1/models") as response:
@@ -42,7 +53,35 @@ async def served_model(url: str) -> tuple[str, dict[str, str]]:
     if not cards:
         raise Unavailable(f"{url} serves no model")
     told = {name: _text(value) for name, value in cards[0].netgain.items()}
-    return cards[0].id, {"model": cards[0].id, "max_model_len": _text(cards[0].max_model_len), **told}
+    try:
+        work = msgspec.convert(cards[0].netgain, StepWork)
+    except msgspec.ValidationError:
+        work = None
+    told = {"model": cards[0].id, "max_model_len": _text(cards[0].max_model_len), **told}
+    return Served(cards[0].id, told, work)
+
+
+async def step_counts(url: str) -> StepCounts | None:
+    """The steps that the server's engines have run so far, up to a heartbeat ago; None when it does not tell."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=CARD_TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/metrics") as response:
+            text = (await response.read()).decode()
+        sums: dict[str, float] = defaultdict(float)
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                sums[sample.name] += sample.value
+        return StepCounts(
+            decode_steps=int(sums["netgain_decode_only_steps_total"]),
+            decode_s=sums["netgain_decode_only_seconds_total"],
+            decode_context_tokens=int(sums["netgain_decode_only_context_tokens_total"]),
+            prefill_steps=int(sums["netgain_prefill_only_steps_total"]),
+            prefill_s=sums["netgain_prefill_only_seconds_total"],
+            prefill_tokens=int(sums["netgain_prefill_only_tokens_total"]),
+            prefill_chosen=int(sums["netgain_prefill_only_chosen_tokens_total"]),
+        )
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        return None
 
 
 async def measure_step_cost(url: str, batch: int) -> tuple[StepCost | None, str | None]:

@@ -55,6 +55,11 @@ def size(value: float | None) -> str:
     return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
 
 
+def rate(value: float | None, unit: str) -> str:
+    """Billions of bytes or operations per second."""
+    return "unknown" if value is None else f"{value / 1e9:.3g} {'GB/s' if unit == 'bytes' else 'GFLOP/s'}"
+
+
 def nice_ticks(low: float, high: float, most: int) -> list[float]:
     """At most about `most` round numbers within [low, high]."""
     if not high > low:

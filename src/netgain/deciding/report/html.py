@@ -29,6 +29,7 @@ def render_html(outcome: Outcome) -> str:
         signed_share=figures.signed_share,
         number=figures.number,
         size=figures.size,
+        rate=figures.rate,
         change=change,
         command=shlex.join,
     )

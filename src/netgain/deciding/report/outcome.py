@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from netgain.cost.machine import MachineProbe
+from netgain.cost.roofline import PhaseLimit, StepCounts, StepWork, decode_limit, prefill_limit
 from netgain.deciding.diagnose.bottleneck import Bottleneck
 from netgain.deciding.diagnose.hypotheses import Hypothesis
 from netgain.deciding.experiment.analyse import Analysis
@@ -77,8 +79,16 @@ class Drafting(msgspec.Struct, frozen=True, kw_only=True):
     committed_per_step: float | None
 
 
+class ArmLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How close one arm's phases came to what the machine was probed to do. Empty: the arm did not tell."""
+
+    arm: str
+    phases: tuple[PhaseLimit, ...]
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the loop. `analysis` is None when no candidate could be tried; `stopped` then says why."""
+    """One run of the loop. `analysis` is None when no candidate could be tried; `stopped` then says why. `probe` is the
+    machine's, as it was kept before the run."""
 
     format: int = FORMAT
     created: str
@@ -98,6 +108,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str | None
     arms: tuple[ArmReport, ...]
     blocks: tuple[Block, ...]
+    probe: MachineProbe | None
+    limits: tuple[ArmLimits, ...]
     scores: tuple[Score, ...]
     drafting: Drafting | None
     cache_state: str | None
@@ -134,6 +146,16 @@ def arm_report(
         resident_bytes=resident_bytes,
         stage_share=stage_shares(good),
     )
+
+
+def arm_limits(
+    name: str, before: StepCounts | None, after: StepCounts | None, work: StepWork | None, probe: MachineProbe | None
+) -> ArmLimits:
+    """From what the arm counted before and after it was loaded, and what its steps have to do."""
+    if before is None or after is None or work is None:
+        return ArmLimits(arm=name, phases=())
+    counts = after.since(before)
+    return ArmLimits(arm=name, phases=(decode_limit(counts, work, probe), prefill_limit(counts, work, probe)))
 
 
 def stage_shares(records: Sequence[ClientRecord]) -> dict[Stage, float]:

@@ -8,7 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
-from netgain.deciding.report.figures import ms, number, signed_share, times
+from netgain.deciding.report.figures import ms, number, rate, share, signed_share, times
 from netgain.deciding.report.outcome import Outcome
 
 COLOURS = {"adopt": "green", "reject": "red", "inconclusive": "yellow"}
@@ -19,6 +19,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     analysis = outcome.analysis
     if analysis is None:
         console.print(Panel(escape(outcome.stopped or ""), title="nothing was tried", border_style="yellow"))
+        _limits(outcome, console)
         return
     verdict = analysis.verdict
     colour = COLOURS[verdict.decision]
@@ -36,6 +37,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     )
     _figures(outcome, console)
     _gain(outcome, console)
+    _limits(outcome, console)
     if outcome.deploy:
         console.print(
             f"[bold]{'Deploy' if verdict.decision == 'adopt' else 'Keep'}:[/] {escape(shlex.join(outcome.deploy))}",
@@ -67,6 +69,23 @@ def _figures(outcome: Outcome, console: Console) -> None:
         if analysis.verdict.identity
         else ""
     )
+
+
+def _limits(outcome: Outcome, console: Console) -> None:
+    """How close each phase came to the machine's limits."""
+    for arm in outcome.limits:
+        parts = [
+            f"{phase.phase} {rate(phase.achieved, phase.unit)} of {rate(phase.limit, phase.unit)} ({share(phase.share, 0)})"
+            if phase.share is not None
+            else f"{phase.phase} {rate(phase.achieved, phase.unit)} ({phase.missing})"
+            for phase in arm.phases
+        ]
+        if parts:
+            console.print(f"{arm.arm} against the machine: {', '.join(parts)}", highlight=False)
+    probe = outcome.probe
+    if probe is not None:
+        busy = ", while other work ran: limits too low" if probe.busy else ""
+        console.print(f"[dim]machine probed {probe.taken}{busy}[/]", highlight=False)
 
 
 def _gain(outcome: Outcome, console: Console) -> None:

@@ -90,6 +90,11 @@ class Decoder:
         shared = () if self.config.tied else self._head.weights
         return sum(w.nbytes for w in (self._embedding, *shared, *(w for part in self._linears for w in part.weights)))
 
+    @property
+    def step_weight_bytes(self) -> int:
+        """The part of it that every step reads whole: of an embedding that is not the head, only a few rows are read."""
+        return self.weight_bytes - (0 if self.config.tied else self._embedding.nbytes)
+
     @torch.inference_mode()
     def forward(
         self,

@@ -17,7 +17,14 @@ from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.safetensors_source import SafetensorsSource
 from netgain.serving.model.template import ChatTemplate
 from netgain.serving.model.tokenizer import Tokenizer
-from netgain.serving.model.weights import WeightSource, check_names, computed_type, expected_shapes, matrix_bytes
+from netgain.serving.model.weights import (
+    WeightSource,
+    check_names,
+    computed_type,
+    expected_shapes,
+    matrix_bytes,
+    product_ops,
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class LoadedModel:
 
     `computed` lists the types its matrices are kept in. Digests are hex; `numerics` names everything that decides the
     bits of KV besides weights and tokens: those types, kernel path and version. `notes` say what a user should know
-    about how it was loaded.
+    about how it was loaded. `layer_ops` and `head_ops` are as product_ops counts them.
     """
 
     name: str
@@ -40,6 +47,8 @@ class LoadedModel:
     tokenizer_digest: str
     numerics: str
     notes: tuple[str, ...]
+    layer_ops: dict[str, int]
+    head_ops: dict[str, int]
 
 
 def load_model(
@@ -56,6 +65,7 @@ def load_model(
     model = Decoder(checkpoint.config, weights, kernels, dtype, torch.device(device))
     matrices = {weights.kind(name) for name, shape in expected_shapes(checkpoint.config).items() if len(shape) == 2}
     computed = tuple(sorted({computed_type(kind, dtype) for kind in matrices}))
+    layer_ops, head_ops = product_ops(weights, checkpoint.config, dtype)
     return LoadedModel(
         name=checkpoint.name,
         config=checkpoint.config,
@@ -68,6 +78,8 @@ def load_model(
         tokenizer_digest=checkpoint.tokenizer.digest,
         numerics=f"{'+'.join(computed)};{kernels.name}",
         notes=notes,
+        layer_ops=layer_ops,
+        head_ops=head_ops,
     )
 
 

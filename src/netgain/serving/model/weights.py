@@ -141,6 +141,22 @@ def narrowed(values: Tensor, dtype: torch.dtype, name: str, stored: str) -> Tens
     return result
 
 
+def product_ops(source: WeightSource, config: ModelConfig, dtype: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Operations (a multiplication and an addition are two) of the matrix products, by the type that the weights are kept in
+    (in lower case): of all layers per computed token, and of the head per token that is chosen."""
+    layers: Counter[str] = Counter()
+    head: Counter[str] = Counter()
+    for name, shape in expected_shapes(config).items():
+        if len(shape) != 2:
+            continue
+        kind = computed_type(source.kind(name), dtype).lower()
+        if name == (EMBEDDING if config.tied else HEAD):
+            head[kind] += 2 * math.prod(shape)
+        elif name != EMBEDDING:
+            layers[kind] += 2 * math.prod(shape)
+    return dict(layers), dict(head)
+
+
 def matrix_bytes(source: WeightSource, config: ModelConfig, dtype: str) -> int:
     """Bytes of all weights in a compute type; kernels may add padding of their own."""
     total = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
@@ -38,8 +38,9 @@ MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What this engine really is, for logs, /v1/models, records and reports. `dtype` names the types that matrices are kept
     in; `model_note` says what a user should know about how the model's files were read, `settings_note` where less is used
-    than a setting asks for. `max_length` is what one request may have, prompt and answer together. `step_cost` says whether
-    a step-cost curve was kept from before, and of when."""
+    than a setting asks for. `max_length` is what one request may have, prompt and answer together. `step_weight_bytes`,
+    `layer_ops`, `head_ops` and `windowed` say what a step has to do (see roofline.StepWork), `step_cost` whether a
+    step-cost curve was kept from before, and of when."""
 
     model: str
     source: str
@@ -57,6 +58,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int
     kv_token_bytes: int
     weight_bytes: int
+    step_weight_bytes: int
+    layer_ops: dict[str, int]
+    head_ops: dict[str, int]
+    windowed: bool
     step_cost: str
 
 
@@ -65,7 +70,7 @@ class BuiltEngine(NamedTuple):
 
     engine: Engine
     loaded: LoadedModel
-    info: dict[str, str | int | None]
+    info: dict[str, Any]
 
 
 def build_engine(
@@ -180,6 +185,10 @@ def build_engine(
         kv_tokens=kv_tokens,
         kv_token_bytes=layout.token_bytes,
         weight_bytes=loaded.model.weight_bytes,
+        step_weight_bytes=loaded.model.step_weight_bytes,
+        layer_ops=loaded.layer_ops,
+        head_ops=loaded.head_ops,
+        windowed=any(window is not None and window < max_length for window in model.windows),
         step_cost=_described(step_curve),
     )
     return BuiltEngine(engine, loaded, msgspec.structs.asdict(info))
