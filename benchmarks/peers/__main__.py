@@ -30,6 +30,7 @@ from benchmarks._signals import cancelled_by_signals
 from benchmarks.peers import install, machine, ratios
 from benchmarks.peers.programs import KV_TOKENS, MODEL, Contender, contenders
 from benchmarks.peers.prompts import items
+from netgain.cost import roofline
 from netgain.deciding.experiment.launched import LaunchedServer
 from netgain.errors import NetgainError, Unavailable, UsageError
 from netgain.measuring.client.options import Options
@@ -142,7 +143,7 @@ def bandwidth_share(field: list[Contender], results: ratios.Results, bytes_per_s
         return None
     decode = next(measure for measure in MEASURES if measure.name == "decode_c1")
     read = machine.decode_bytes(mine.server.url, decode.prompt_tokens + decode.output_tokens / 2)
-    return read / (statistics.median(results["decode_c1"][mine.label]) / 1e3) / bytes_per_s
+    return roofline.bandwidth_share(read, statistics.median(results["decode_c1"][mine.label]) / 1e3, bytes_per_s)
 
 
 async def start(stack: contextlib.AsyncExitStack, server: LaunchedServer) -> float:

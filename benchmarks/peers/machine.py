@@ -34,8 +34,7 @@ def step_overhead() -> dict[str, _report.Figure]:
 
 
 def decode_bytes(url: str, mean_context: float) -> float:
-    """Bytes that a netgain server reads to decode one token behind `mean_context` tokens, as it says of itself. All matrices are
-    read once, which holds for a model whose head is its embedding."""
+    """Bytes that a netgain server reads to decode one token behind `mean_context` tokens, as it says of itself."""
     with urllib.request.urlopen(f"{url}/v1/models", timeout=10.0) as answer:
         about = json.load(answer)["data"][0]["netgain"]
-    return float(about["weight_bytes"] + about["kv_token_bytes"] * mean_context)
+    return float(about["step_weight_bytes"] + about["kv_token_bytes"] * mean_context)

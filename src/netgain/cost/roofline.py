@@ -12,9 +12,9 @@ CPU = "cpu"
 class StepWork(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps of an engine have to do, as it says of itself.
 
-    `step_weight_bytes` are read by every step whole. `layer_ops` per computed token and `head_ops` per chosen one are
-    operations of matrix products by the type that the weights are kept in; attention is not among them. With
-    `windowed` some layer reads only the end of a context.
+    `step_weight_bytes` are read by every step whole. `layer_ops` per computed token and `head_ops` per chosen one (the
+    head, and what follows the last layer's attention) are operations of matrix products by the type that the weights are
+    kept in; attention is not among them. With `windowed` some layer reads only the end of a context.
     """
 
     device: str

@@ -12,8 +12,10 @@ def test_a_server_tells_the_work_of_its_steps(server: Any) -> None:
     work = served.work
     assert work is not None
     square = 384 * 384
-    assert work.layer_ops == {"f32": 2 * 7 * square}
-    assert work.head_ops == {"f32": 2 * square}
+    assert work.layer_ops == {"f32": 2 * 3 * square}
+    assert work.head_ops == {"f32": 2 * (4 + 1) * square}, (
+        "a prompt's other tokens end in the last layer's keys and values"
+    )
     assert 4 * 8 * square <= work.step_weight_bytes < 4 * 9 * square, "the embedding is not read whole"
     assert (work.device, work.windowed) == ("cpu", False)
     assert work.kernels.startswith("torch")

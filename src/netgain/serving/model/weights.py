@@ -143,14 +143,17 @@ def narrowed(values: Tensor, dtype: torch.dtype, name: str, stored: str) -> Tens
 
 def product_ops(source: WeightSource, config: ModelConfig, dtype: str) -> tuple[dict[str, int], dict[str, int]]:
     """Operations (a multiplication and an addition are two) of the matrix products, by the type that the weights are kept in
-    (in lower case): of all layers per computed token, and of the head per token that is chosen."""
+    (in lower case): of the layers per computed token, and per token that is chosen those of the head and of what follows the
+    last layer's attention, which no other token needs."""
     layers: Counter[str] = Counter()
     head: Counter[str] = Counter()
+    last = f"model.layers.{config.layers - 1}."
+    late = (EMBEDDING if config.tied else HEAD, f"{last}self_attn.o_proj.", f"{last}mlp.")
     for name, shape in expected_shapes(config).items():
         if len(shape) != 2:
             continue
         kind = computed_type(source.kind(name), dtype).lower()
-        if name == (EMBEDDING if config.tied else HEAD):
+        if name.startswith(late):
             head[kind] += 2 * math.prod(shape)
         elif name != EMBEDDING:
             layers[kind] += 2 * math.prod(shape)
