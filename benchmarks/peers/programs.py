@@ -71,6 +71,7 @@ def netgain(label: str, source: str, dtype: str, precision: Precision, logs: Pat
         "engine.model.dtype": dtype,
         "engine.cache.kv_tokens": KV_TOKENS,
         "engine.scheduler.max_running": MAX_RUNNING,
+        "engine.step_cost.refresh": "never",  # it would compute while another server is measured
     }
     flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     program = Program(
