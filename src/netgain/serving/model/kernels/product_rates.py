@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import torch
 
-from netgain.serving.model.kernels.blocks import GROUP, Q4_1_BYTES, Q8_0_BYTES
+from netgain.serving.model.kernels.blocks import GROUP, Q4_0_BYTES, Q4_1_BYTES, Q8_0_BYTES
 from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.protocol import Kernels, Weight
 from netgain.serving.model.kernels.select import load_kernels
@@ -77,6 +77,7 @@ PACKS: Mapping[str, Pack] = MappingProxyType(
         "f16": _dense(torch.float16),
         "q8_0": lambda kernels: kernels.pack_q8_0(_blocks(Q8_0_BYTES, 1), SHAPE),
         "q4_1": lambda kernels: kernels.pack_q4_1(_blocks(Q4_1_BYTES, 2), SHAPE),
+        "q4_0": lambda kernels: kernels.pack_q4_0(_blocks(Q4_0_BYTES, 1), SHAPE),
     }
 )
 
