@@ -131,7 +131,7 @@ async def compare(
             seen = one.server.observe()
             results["rss"][one.label].append(seen.resident_bytes / 2**30 if seen else float("nan"))
         limits["decode_bandwidth_share"] = bandwidth_share(field, results, limits["read_bytes_per_s"])
-        shown = {one.label: " ".join(one.server.command) for one in field}
+        shown = {one.label: " ".join(one.server.command).replace(str(Path.home()), "~") for one in field}
     context = {"rounds": rounds, "kv_tokens": KV_TOKENS, "commands": shown, "load_average_after": psutil.getloadavg()}
     return ratios.figures(field, results) | limits, context
 
