@@ -108,7 +108,8 @@ async def compare(
     names: set[str] | None, measures: list[Measure], rounds: int
 ) -> tuple[dict[str, _report.Figure], dict[str, object]]:
     """Start, load in turns, and stop. Raises UsageError and Unavailable."""
-    limits = {**machine.step_overhead(), "read_bytes_per_s": machine.read_bytes_per_s()}
+    bytes_per_s = machine.read_bytes_per_s()
+    limits = {**machine.step_overhead(), "read_bytes_per_s": bytes_per_s}
     results: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))  # measure -> label -> by round
     async with contextlib.AsyncExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -130,16 +131,16 @@ async def compare(
         for one in field:
             seen = one.server.observe()
             results["rss"][one.label].append(seen.resident_bytes / 2**30 if seen else float("nan"))
-        limits["decode_bandwidth_share"] = bandwidth_share(field, results, limits["read_bytes_per_s"])
+        limits["decode_bandwidth_share"] = bandwidth_share(field, results, bytes_per_s)
         shown = {one.label: " ".join(one.server.command).replace(str(Path.home()), "~") for one in field}
     context = {"rounds": rounds, "kv_tokens": KV_TOKENS, "commands": shown, "load_average_after": psutil.getloadavg()}
     return ratios.figures(field, results) | limits, context
 
 
-def bandwidth_share(field: list[Contender], results: ratios.Results, bytes_per_s: _report.Figure) -> float | None:
+def bandwidth_share(field: list[Contender], results: ratios.Results, bytes_per_s: float | None) -> float | None:
     """Of netgain in bf16; None if it did not decode alone or the machine could not be probed."""
     mine = next((one for one in field if (one.engine, one.precision) == ("netgain", "bf16")), None)
-    if mine is None or "decode_c1" not in results or not isinstance(bytes_per_s, float):
+    if mine is None or "decode_c1" not in results:
         return None
     decode = next(measure for measure in MEASURES if measure.name == "decode_c1")
     read = machine.decode_bytes(mine.server.url, decode.prompt_tokens + decode.output_tokens / 2)

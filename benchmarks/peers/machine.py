@@ -24,7 +24,10 @@ def step_overhead() -> dict[str, _report.Figure]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.json"
         command = [sys.executable, "-m", "benchmarks.step", "--json", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_BENCHMARK_S)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_BENCHMARK_S)
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"benchmarks.step took longer than {STEP_BENCHMARK_S:g} s") from error
         if done.returncode:
             raise Unavailable(f"benchmarks.step failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
         figures = json.loads(path.read_text())

@@ -59,7 +59,7 @@ FAMILIES = {
     "mistral": {"dtype": "bfloat16", "kv": "fp32", "sliding_window": 21},
     "qwen2": {
         "dtype": "float16",
-        "kv": "bf16",
+        "kv": "int8",
         "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4},
     },
     "qwen3": {

@@ -92,7 +92,7 @@ def test_an_interrupt_while_the_engine_loads_ends_the_start_at_once(chain_model,
         children = psutil.Process(starting.pid).children(recursive=True)
         started = time.monotonic()
         starting.send_signal(signal.SIGINT)
-        assert starting.wait(5) in (0, 130)
+        assert starting.wait(5) in (0, 130)  # 0 once it serves: an end that was asked for
         assert time.monotonic() - started < 3  # well under a second on an idle machine
         _, alive = psutil.wait_procs(children, timeout=1)
         assert not alive

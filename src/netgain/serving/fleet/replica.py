@@ -154,8 +154,9 @@ class Replica:
             self._life.end("was told to stop")
         if self._supervisor is not None:
             await self._supervisor
-        if self._first_outcome is not None and self._first_outcome.done():
-            self._first_outcome.exception()  # looked at, also where nobody waited for it
+        outcome = self._first_outcome
+        if outcome is not None and outcome.done() and not outcome.cancelled():  # who waits for it may be interrupted
+            outcome.exception()  # looked at, also where nobody waited for it
 
     async def _supervise(self) -> None:
         failures = 0

@@ -231,3 +231,15 @@ def test_a_block_outside_the_cache_is_refused(compiled: CompiledKernels) -> None
     plan = compiled.plan(torch.tensor([3]), torch.tensor([0]), torch.tensor([[2]], dtype=torch.int32), 16)
     with pytest.raises(ValueError, match="does not fit the cache"):
         compiled.attention(torch.zeros(1, 8), torch.zeros(2, 1, 8, 16), torch.zeros(2, 1, 16, 8), plan, 1)
+
+
+@pytest.mark.parametrize("part", ["keys", "values"])
+@pytest.mark.parametrize("damaged", [0, 140, 299])
+def test_a_number_that_is_none_reaches_every_row_that_sees_it_and_no_other(
+    kernels: Kernels, part: str, damaged: int
+) -> None:
+    scene = make_scene([(297, 4)])
+    cache = getattr(scene, part)
+    cache[scene.tables[0, damaged // 16].long(), damaged % 16] = float("nan")
+    attended = scene.attend(kernels).isnan().any(1)
+    assert torch.equal(attended, scene.positions >= damaged)

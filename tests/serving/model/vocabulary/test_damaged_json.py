@@ -67,6 +67,7 @@ def try_out(spec: Any) -> None:
     """It is refused, or it is a tokenizer that neither fails nor invents ids."""
     try:
         tokenizer = Tokenizer(spec, "damaged")
+        tokenizer.ready()
     except UsageError as error:
         reason = str(error)
     else:

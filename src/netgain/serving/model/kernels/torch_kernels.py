@@ -304,11 +304,12 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tenso
     dim = q.shape[-1]
     products = q.unsqueeze(0) * keys[:, None, :, None, :]
     scores = _tree_sum(products, -1) * dim**-0.5
-    hidden = torch.arange(len(keys), device=q.device)[:, None] > positions[None, :]
-    scores = scores.masked_fill(hidden[:, :, None, None], float("-inf"))
+    hidden = (torch.arange(len(keys), device=q.device)[:, None] > positions[None, :])[:, :, None, None]
+    scores = scores.masked_fill(hidden, float("-inf"))
     weights = exp(scores - scores.amax(0))
     total = _tree_sum(weights, 0)
-    mixed = _tree_sum(weights.unsqueeze(-1) * values[:, None, :, None, :], 0)
+    products = weights.unsqueeze(-1) * values[:, None, :, None, :]
+    mixed = _tree_sum(products.masked_fill(hidden.unsqueeze(-1), 0.0), 0)  # a later place may hold no number
     return mixed / total.unsqueeze(-1)
 
 

@@ -264,9 +264,9 @@ static inline f32v exp(f32v x) {
     return x < splat(-87.3f) ? f32v{} : y;
 }
 
-// e**x for x <= 0 with fused steps: relative error below 2e-7, 0 replaced by e**-87.3, 1 exactly at 0.
+// e**x for x <= 0 with fused steps: relative error below 2e-7, 0 replaced by e**-87.3, 1 exactly at 0. NaN stays NaN.
 static inline __attribute__((always_inline)) f32v exp_below_0(f32v x) {
-    x = max(x, splat(-87.3f));
+    x = max(splat(-87.3f), x);
     f32v n = round_even(x * 1.44269504f);
     f32v r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), x));
     f32v p = splat(1.9875691500e-4f);
