@@ -76,6 +76,18 @@ def test_inference_perf() -> None:
     assert found.summary.lateness.p50 is None, "the report does not say when requests were due"
 
 
+def test_aiperf() -> None:
+    """aiperf 0.13.0 against the same kind of server. It, too, counts 156 tokens where the server counts 12."""
+    found, imported = read_result(SAMPLES / "aiperf-0.13.0.jsonl", slo=parse_slo("ttft=1s"))
+    assert found.source.tool == "aiperf"
+    assert found.summary.requests == 10
+    assert found.summary.output_tokens == 120
+    assert found.summary.tpot.p50 == pytest.approx(0.02, rel=0.02)
+    assert found.summary.lateness.p50 is not None, "from its credits"
+    assert found.began_unix_s == pytest.approx(1796014080.99, abs=0.1)
+    assert all(record.first_token_s == record.chunk_times_s[0] for record in imported.records)
+
+
 def test_an_import_is_written_like_a_measurement(tmp_path: Path) -> None:
     done = import_result(SAMPLES / "guidellm-0.8.1.json", None, tmp_path / "out")
     assert read_measurement(tmp_path / "out") == read_measurement(tmp_path / "out" / "measurement.json")
@@ -95,6 +107,7 @@ def test_an_import_is_written_like_a_measurement(tmp_path: Path) -> None:
         (b"\xff\xfe", "no result of"),
         (b'{"schema": 1, "netgain": "0.1"}', "a measurement of netgain already"),
         (b'{"benchmarks": [], "metadata": {"guidellm_version": "0.8"}}', "0 benchmarks"),
+        (b'{"aiperf_version": "0.13.0"}', "give profile_export.jsonl of the same folder"),
         (b'{"backend": "openai", "completed": 3}', "cannot be read as a result of vllm bench serve"),
         (b'[{"info": {}, "start_time": "x"}]', "cannot be read as a result of inference-perf"),
     ],

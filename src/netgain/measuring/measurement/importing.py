@@ -109,6 +109,7 @@ def _file_of(path: Path) -> Path:
 class _Marks(msgspec.Struct):
     """Fields that only one tool's results have."""
 
+    aiperf_version: Any = None
     benchmarks: Any = None
     metadata: Any = None
     backend: Any = None
@@ -135,7 +136,7 @@ def _tool_of(data: bytes, file: Path) -> Tool:
             return "guidellm"
         if first.completed is not None and first.backend is not None:
             return "vllm bench serve"
-        if first.metadata is not None and first.metrics is not None:
+        if first.aiperf_version is not None or (first.metadata is not None and first.metrics is not None):
             return "aiperf"
         if first.info is not None and first.start_time is not None:
             return "inference-perf"
