@@ -94,14 +94,20 @@ def build_trial(
     spread: float = 0.0,
     block_noise: float = 0.005,
     request_noise: float = 0.005,
+    starts: int = 1,
+    start_noise: float = 0.0,
     seed: int = 0,
     candidate_fails: bool = False,
     baseline_fails: bool = False,
     outputs: Callable[[str, int], tuple[int, ...] | None] = lambda arm, prompt: None,
 ) -> list[Observation]:
     """A B B A per group of prompts. The candidate's decode is `speedup` times faster (log-spread by `spread` over
-    prompts); blocks and requests carry log-normal noise."""
+    prompts); blocks, requests and each arm's starts carry log-normal noise. Groups are spread evenly over the starts."""
     generator = np.random.default_rng(seed)
+    paces = {
+        arm: generator.normal(0.0, start_noise, starts) if start_noise else np.zeros(starts)
+        for arm in (BASELINE, CANDIDATE)
+    }
     found: list[Observation] = []
     clock = 100.0
     for group in range(groups):
@@ -109,7 +115,8 @@ def build_trial(
         gains = np.log(speedup) + generator.normal(0.0, spread, size=prompts)
         for block, arm in enumerate((BASELINE, CANDIDATE, CANDIDATE, BASELINE)):
             fails = candidate_fails if arm == CANDIDATE else baseline_fails
-            pace = generator.normal(0.0, block_noise)
+            start = group * starts // groups
+            pace = generator.normal(0.0, block_noise) + paces[arm][start]
             for prompt in range(prompts):
                 noise = float(np.exp(pace + generator.normal(0.0, request_noise)))
                 faster = float(np.exp(gains[prompt])) if arm == CANDIDATE else 1.0
@@ -124,7 +131,7 @@ def build_trial(
                     error="connection refused" if fails else None,
                 )
                 clock = record.finished_s
-                found.append(Observation(arm=arm, group=group, block=4 * group + block, record=record))
+                found.append(Observation(arm=arm, start=start, group=group, block=4 * group + block, record=record))
     return found
 
 

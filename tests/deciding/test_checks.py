@@ -76,12 +76,19 @@ def test_groups_are_dealt_in_turns_and_never_hold_a_prompt_twice():
     assert all(len(group) == 2 for group in grouped(items(2), 3, 5))
 
 
-def test_the_order_is_mirrored_so_that_linear_drift_cancels():
+def test_the_order_is_mirrored_so_that_linear_drift_cancels_and_no_arm_is_always_first():
     plain = Design(groups=grouped(items(2), 2, 1), concurrency=1)
-    assert plain.order == (BASELINE, CANDIDATE, CANDIDATE, BASELINE)
-    full = Design(groups=grouped(items(2), 2, 1), concurrency=1, sweeps=2, with_control=True)
-    assert full.order == (BASELINE, CANDIDATE, CONTROL, CONTROL, CANDIDATE, BASELINE)
-    assert full.blocks == 24
+    assert plain.order(0) == (BASELINE, CANDIDATE, CANDIDATE, BASELINE)
+    assert plain.order(1) == (CANDIDATE, BASELINE, BASELINE, CANDIDATE)
+    assert plain.blocks == plain.requests == 8
+
+
+def test_groups_are_spread_over_starts_and_each_start_has_its_control():
+    full = Design(groups=grouped(items(6), 6, 1), concurrency=1, starts=2, control_every=3)
+    assert [full.start_of(group) for group in range(6)] == [0, 0, 0, 1, 1, 1]
+    assert full.order(0) == (BASELINE, CANDIDATE, CONTROL, CONTROL, CANDIDATE, BASELINE)
+    assert [group for group in range(6) if CONTROL in full.order(group)] == [0, 3]
+    assert full.blocks == 4 * 6 + 2 * 2
 
 
 def test_joined_step_costs_keep_the_less_disturbed_measurements():

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
 import psutil
 import pytest
 from aiohttp import web
@@ -14,6 +15,7 @@ from netgain.deciding.experiment.arm import Observed
 from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import Design, conduct, grouped
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.errors import UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.workload.item import Item
 
@@ -119,7 +121,7 @@ async def test_blocks_mirror_each_other_and_share_salts_across_arms(arms):
     trial = await conduct(
         arms, plan, "m", Options(server_record=True), "salt", lambda block, total: seen.append((block.arm, total))
     )
-    assert [block.arm for block in trial.blocks] == [*plan.order, *plan.order]
+    assert [block.arm for block in trial.blocks] == [*plan.order(0), *plan.order(1)]
     assert [arm for arm, _ in seen] == [block.arm for block in trial.blocks]
     assert {total for _, total in seen} == {8}
     measured = {
@@ -131,6 +133,26 @@ async def test_blocks_mirror_each_other_and_share_salts_across_arms(arms):
     warm = [body for body in arms[BASELINE].asked if "warm-up" in body["cache_salt"]]
     assert warm
     assert len(trial.observations) == 2 * len(measured[BASELINE])
+
+
+async def test_each_start_has_groups_and_a_warm_up_of_its_own(arms):
+    """The servers are started again between starts, never before the first or within one."""
+    plan = msgspec.structs.replace(design(groups=4, size=1), starts=2)
+    began = []
+
+    async def restart(start):
+        began.append((start, [len(arm.asked) for arm in arms.values()]))
+
+    trial = await conduct(arms, plan, "m", Options(server_record=True), "salt", restart=restart)
+    assert [(seen.start, seen.group) for seen in trial.observations[::4]] == [(0, 0), (0, 1), (1, 2), (1, 3)]
+    assert [block.start for block in trial.blocks] == [0] * 8 + [1] * 8
+    assert began == [(1, [5, 5])], "after one warm-up and four requests of each arm"
+    assert all(sum("warm-up" in body["cache_salt"] for body in arm.asked) == 2 for arm in arms.values())
+
+
+async def test_several_starts_without_a_way_to_start_again_are_refused(arms):
+    with pytest.raises(UsageError, match="2 starts need servers that can be started again"):
+        await conduct(arms, msgspec.structs.replace(design(groups=2), starts=2), "m", Options(), "salt")
 
 
 async def test_a_dead_candidate_is_rejected_for_its_failures(arms):

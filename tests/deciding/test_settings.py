@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from netgain.deciding.decide.prompts import cannot_show, prepare_items
-from netgain.deciding.decide.settings import FEWEST_GROUPS, FULL, QUICK, Settings
+from netgain.deciding.decide.settings import FULL, QUICK, Settings
+from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.errors import UsageError
 from netgain.measuring.workload.load import load_workload
 
@@ -17,14 +18,22 @@ def test_a_fast_machine_gets_the_whole_quick_form():
 
 
 def test_a_slow_machine_gets_smaller_groups_then_fewer():
-    slow = QUICK.fitted(2.0, 1)
+    slow = QUICK.fitted(1.5, 1)
     assert (slow.groups, slow.group_size) == (QUICK.groups, 1)
-    slower = QUICK.fitted(20.0, 1)
-    assert (slower.groups, slower.group_size) == (FEWEST_GROUPS, 1)
+    slower = QUICK.fitted(2.0, 1)
+    assert (slower.groups, slower.group_size) == (5, 1)
+    slowest = QUICK.fitted(20.0, 1)
+    assert (slowest.starts * slowest.groups, slowest.group_size) == (FEWEST_UNITS, 1)
 
 
 def test_the_full_form_takes_as_long_as_it_takes():
     assert FULL.fitted(60.0, 1) == FULL
+
+
+def test_the_full_form_makes_a_claim_across_starts():
+    assert FULL.starts >= FEWEST_UNITS
+    assert FULL.blocks == FULL.starts * (4 * FULL.groups + 2 * 3)
+    assert QUICK.starts == 2, "either arm is started first once"
 
 
 def test_groups_keep_the_load_up():
@@ -51,7 +60,7 @@ def test_prompts_are_capped_and_seeded_the_same_every_time():
     settings = Settings(output=OUT, quick=True, temperature=0.7, seed=3)
     first, again = prepare_items(workload, settings), prepare_items(workload, settings)
     assert first == again
-    assert len(first) == QUICK.groups * QUICK.group_size
+    assert len(first) == QUICK.starts * QUICK.groups * QUICK.group_size
     assert all(item.max_tokens <= 64 and item.temperature == 0.7 and item.seed is not None for item in first)
     assert len({item.seed for item in first}) == len(first)
     other = prepare_items(workload, Settings(output=OUT, quick=True, seed=4))
@@ -62,7 +71,7 @@ def test_the_quick_form_says_what_it_cannot_show():
     settings = Settings(output=OUT, quick=True)
     items = prepare_items(load_workload("edit"), settings)
     told = " ".join(cannot_show(settings, items, {item.id for item in items[:5]}))
-    for part in ("started once", "cut at 64 tokens", f"{len(items) - 5} of {len(items)} prompts", "closed loop"):
+    for part in ("started twice", "cut at 64 tokens", f"{len(items) - 5} of {len(items)} prompts", "closed loop"):
         assert part in told
     full = " ".join(cannot_show(Settings(output=OUT), items, {item.id for item in items}))
-    assert "started once" not in full
+    assert "started twice" not in full

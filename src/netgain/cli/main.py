@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Command] = {
     "record": Command(
         "netgain.cli.record:app", "Record the traffic of any OpenAI-compatible server, or import its logs."
     ),
+    "calc": Command("netgain.cli.calc:app", "Work out what a technique should cost or bring, with your numbers."),
     "doctor": Command("netgain.cli.doctor:doctor", "Look for what keeps this machine or a server from serving well."),
     "model": Command("netgain.cli.model:app", "Fetch, inspect or convert a model."),
 }

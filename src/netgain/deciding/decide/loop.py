@@ -95,10 +95,10 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         parts = decompose(recorded.records)
         form = settings.form.fitted(parts.e2e_s, settings.concurrency)
         design = Design(
-            groups=grouped(used, form.groups, form.group_size),
+            groups=grouped(used, form.starts * form.groups, form.group_size),
             concurrency=settings.concurrency,
-            sweeps=form.sweeps,
-            with_control=form.control,
+            starts=form.starts,
+            control_every=form.control_every,
         )
         tried = {item.id for item in design.items}
         facts = Facts(
@@ -183,10 +183,11 @@ async def _try(
     for name, arm in arms.items():
         if name != BASELINE:
             await _up(arm, settings)
-    expected_s = len(design.items) * len(design.order) * design.sweeps * base.decomposition.e2e_s / settings.concurrency
+    expected_s = design.requests * base.decomposition.e2e_s / settings.concurrency
+    starts = f" over {count(design.starts, 'server start')}" if design.starts > 1 else ""
     narrator.phase(
-        f"experiment: {count(len(design.groups), 'group')} of {count(len(design.groups[0]), 'prompt')}, servers in turn (about "
-        f"{expected_s / 60:.1f} min)",
+        f"experiment: {count(len(design.groups), 'group')} of {count(len(design.groups[0]), 'prompt')}{starts}, servers in turn "
+        f"(about {expected_s / 60:.1f} min)",
         design.blocks,
     )
 
@@ -194,7 +195,18 @@ async def _try(
         narrator.step(f"{block.arm}, {block.seconds:.1f} s")
 
     before = {name: await step_counts(arm.url) for name, arm in arms.items()}
-    trial = await conduct(arms, design, served.name, options, f"netgain-{settings.seed}-{time.time_ns()}", on_block)
+
+    async def restart(start: int) -> None:
+        """From either end in turns: where a server that is started first is slower or faster, the design cancels it."""
+        for arm in arms.values():
+            await arm.stop()
+        for arm in list(arms.values())[:: 1 if start % 2 == 0 else -1]:
+            await _up(arm, settings)
+        before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
+
+    trial = await conduct(
+        arms, design, served.name, options, f"netgain-{settings.seed}-{time.time_ns()}", on_block, restart
+    )
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     narrator.phase("judging")
     terms = Terms(

@@ -7,16 +7,22 @@ import msgspec
 
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.identity import said
+from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.quality.repetition import is_looped
 from netgain.measuring.workload.item import Item, Workload
 from netgain.wording import count
 
 
+def times(number: int) -> str:
+    """How often, in words where there are words."""
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
 def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
     """The prompts of this run: a fixed subset in the quick form, outputs capped, sampling fixed by seed."""
     form = settings.form
-    wanted = form.groups * form.group_size
+    wanted = form.starts * form.groups * form.group_size
     chosen = workload.subset(wanted) if settings.quick else workload
     return tuple(
         msgspec.structs.replace(
@@ -39,10 +45,10 @@ def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]
         "costs here.",
         "Warm prefix caches: each block began cold.",
     ]
-    if not form.control:
+    if form.starts < FEWEST_UNITS:
         said_so.append(
-            "Differences between server starts: each arm was started once, so the verdict holds within these starts. The "
-            "noise floor compares blocks of one start."
+            f"Differences between server starts: each arm was started {times(form.starts)}, so the verdict holds within these "
+            "starts. The noise floor compares blocks of one start."
         )
     if settings.quick and form.output_tokens is not None:
         said_so.append(

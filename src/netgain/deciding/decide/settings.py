@@ -1,40 +1,41 @@
 """What a decision is asked about, and how much measuring the quick and the full form do."""
 
+import math
 from pathlib import Path
 
 import msgspec
 
+from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.errors import UsageError
 from netgain.wording import count
 
-FEWEST_GROUPS = 6  # the exact test reaches one in 2**6, the first that is below 2.5 %
-
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is measured. `groups` of `group_size` prompts each are measured A B B A, `sweeps` times over.
+    """How much is measured. In each of `starts` of the servers `groups` of `group_size` prompts are measured A B B A.
 
-    `output_tokens` caps outputs (None: as the workload says). `control`: a second start of the baseline runs beside.
-    On a slow machine `recording_s` ends the recording of the baseline early, and the experiment is made to fit
-    `experiment_s`: first groups shrink, then there are fewer of them, but never fewer than can decide anything.
-    None = as long as it takes.
+    `output_tokens` caps outputs (None: as the workload says). `control_every`: a second start of the baseline runs beside
+    and answers every so many groups. On a slow machine `recording_s` ends the recording of the baseline early, and the
+    experiment is made to fit `experiment_s`: first groups shrink, then there are fewer of them, but never fewer than can
+    decide anything. None = as long as it takes.
     """
 
+    starts: int
     groups: int
     group_size: int
-    sweeps: int
     output_tokens: int | None
-    control: bool
+    control_every: int | None = None
     recording_s: float | None = None
     experiment_s: float | None = None
 
     @property
-    def blocks_per_group(self) -> int:
-        return (6 if self.control else 4) * self.sweeps
+    def blocks(self) -> int:
+        control = 0 if self.control_every is None else 2 * math.ceil(self.groups / self.control_every)
+        return self.starts * (4 * self.groups + control)
 
     def expected_s(self, request_s: float, concurrency: int) -> float:
         """How long the experiment takes if every request of either arm takes `request_s`."""
-        return self.groups * self.group_size * self.blocks_per_group * request_s / concurrency
+        return self.blocks * self.group_size * request_s / concurrency
 
     def fitted(self, request_s: float, concurrency: int) -> "Form":
         """The same form with groups small enough for its time limit."""
@@ -44,13 +45,15 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         smallest = min(self.group_size, concurrency)
         size = max(smallest, min(self.group_size, int(self.experiment_s / one))) if one > 0.0 else self.group_size
         smaller = msgspec.structs.replace(self, group_size=size)
-        if smaller.expected_s(request_s, concurrency) > self.experiment_s:
-            return msgspec.structs.replace(smaller, groups=min(self.groups, FEWEST_GROUPS))
-        return smaller
+        expected_s = smaller.expected_s(request_s, concurrency)
+        if expected_s <= self.experiment_s:
+            return smaller
+        fewer = max(math.ceil(FEWEST_UNITS / self.starts), int(self.groups * self.experiment_s / expected_s))
+        return msgspec.structs.replace(smaller, groups=min(self.groups, fewer))
 
 
-QUICK = Form(groups=8, group_size=3, sweeps=1, output_tokens=64, control=False, recording_s=50.0, experiment_s=80.0)
-FULL = Form(groups=11, group_size=4, sweeps=2, output_tokens=None, control=True)
+QUICK = Form(starts=2, groups=6, group_size=2, output_tokens=64, recording_s=50.0, experiment_s=80.0)
+FULL = Form(starts=6, groups=12, group_size=2, output_tokens=None, control_every=4)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

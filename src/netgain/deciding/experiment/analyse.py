@@ -1,12 +1,14 @@
 """From the observations of one paired experiment to its verdict, effects and waterfall. Pure: no clock, no server."""
 
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
+from netgain.deciding.experiment.correction import holm_levels
 from netgain.deciding.experiment.guards import Limits, attainment, judge_guards
 from netgain.deciding.experiment.identity import compare_tokens, said
 from netgain.deciding.experiment.observation import (
@@ -15,10 +17,14 @@ from netgain.deciding.experiment.observation import (
     CONTROL,
     Metric,
     Observation,
+    Pairs,
     pair,
     pair_values,
 )
-from netgain.deciding.experiment.statistics import Effect, mean_effect, median_effect, noise_floor
+from netgain.deciding.experiment.power import spent
+from netgain.deciding.experiment.stability import check_stability
+from netgain.deciding.experiment.statistics import CONFIDENCE, Effect, mean_effect, median_effect
+from netgain.deciding.experiment.tails import Tail, Tails
 from netgain.deciding.experiment.verdict import (
     MINIMUM_EFFECT,
     Check,
@@ -33,8 +39,10 @@ from netgain.deciding.experiment.waterfall import Waterfall, waterfall
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.quality.repetition import is_looped
 from netgain.measuring.workload.slo import SLO
+from netgain.measuring.workload.slo import Metric as SloMetric
 
 ROLLBACK_WINDOW = 100  # requests
+TAILS = (0.95, 0.99)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +52,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     slo: SLO | None = None
     limits: Limits = Limits()
     minimum_effect: float = MINIMUM_EFFECT
+    confidence: float = CONFIDENCE
     seed: int = 0
 
 
@@ -51,7 +60,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything computed from the observations. Effects are speedups: baseline / candidate.
 
     `a_a` compares the baseline's first block of a group with its last, `control` the baseline with its second start.
-    `slo_met` is the share of requests that met the SLO, per arm.
+    `tails` are the slow ends, in both arms. `slo_met` is the share of requests that met the SLO, per arm.
     """
 
     verdict: Verdict
@@ -61,6 +70,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     ttft_median: Effect | None
     a_a: Effect | None
     control: Effect | None
+    tails: tuple[Tail, ...]
     waterfall: Waterfall | None
     rollback: Rollback | None
     slo_met: dict[str, float | None] | None
@@ -83,26 +93,27 @@ def first_token(record: ClientRecord) -> float | None:
 
 def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[Check] = ()) -> Analysis:
     """Compute effects, noise and guards of a finished experiment and judge it."""
+    seed, confidence = terms.seed, terms.confidence
     pairs = pair(observations, end_to_end)
-    primary, mean = median_effect(pairs, terms.seed), mean_effect(pairs, terms.seed)
-    tpot = median_effect(pair(observations, per_token), terms.seed)
-    control = median_effect(pair(observations, end_to_end, BASELINE, CONTROL), terms.seed)
-    identity = compare_tokens(observations)
-    a_a, floor = _a_a(observations, terms.seed)
-    if floor is not None and control is not None:
-        floor = max(floor, abs(math.log(control.ratio)))
-    guards = judge_guards(observations, terms.slo, terms.limits, terms.seed)
+    primary, mean = median_effect(pairs, seed, confidence), mean_effect(pairs, seed, confidence)
+    tpot = median_effect(pair(observations, per_token), seed, confidence)
+    control = median_effect(pair(observations, end_to_end, BASELINE, CONTROL), seed, confidence)
+    a_a = median_effect(_first_against_last(observations), seed)
+    floor = _noise_floor(control or a_a)
+    tails = functools.cache(lambda metric: Tails(observations, metric, seed))
     verdict = judge(
         Evidence(
             primary=primary,
             mean=mean,
             noise_floor=floor,
-            guards=guards,
-            checks=tuple(checks),
-            identity=identity,
+            guards=judge_guards(observations, terms.slo, terms.limits, tails),
+            checks=(*checks, *check_stability(observations, pairs, primary, a_a, seed)),
+            identity=compare_tokens(observations),
             promises_identity=terms.promises_identity,
-            looped=looped_prompts(observations, terms.seed),
+            looped=looped_prompts(observations, seed),
             control=control,
+            spent=spent(observations),
+            confidence=confidence,
         ),
         terms.minimum_effect,
     )
@@ -111,13 +122,37 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
         e2e_median=primary,
         e2e_mean=mean,
         tpot_median=tpot,
-        ttft_median=median_effect(pair(observations, first_token), terms.seed),
+        ttft_median=median_effect(pair(observations, first_token), seed, confidence),
         a_a=a_a,
         control=control,
+        tails=_tails(tails, confidence),
         waterfall=waterfall(observations),
         rollback=rollback_rule(_median(observations, per_token), tpot, floor, ROLLBACK_WINDOW),
         slo_met=None if terms.slo is None else _attainments(observations, terms.slo),
     )
+
+
+def analyse_family(
+    candidates: Mapping[str, Sequence[Observation]], terms: Terms, checks: Mapping[str, Sequence[Check]] | None = None
+) -> dict[str, Analysis]:
+    """Judge several candidates that were tried for one purpose, each with observations of its own.
+
+    With more tries something looks good by chance, so each is held to its level by Holm's method: the more candidates, the
+    wider their intervals. All together adopt one that is equal to the baseline no more often than a single try may.
+    """
+    found = {
+        name: median_effect(pair(observations, end_to_end), terms.seed) for name, observations in candidates.items()
+    }
+    p_values = [1.0 if effect is None else 2.0 * min(effect.p_faster, effect.p_slower) for effect in found.values()]
+    levels = dict(zip(found, holm_levels(p_values, 1.0 - terms.confidence), strict=True))
+    return {
+        name: analyse(
+            observations,
+            msgspec.structs.replace(terms, confidence=1.0 - levels[name]),
+            () if checks is None else checks.get(name, ()),
+        )
+        for name, observations in candidates.items()
+    }
 
 
 def looped_prompts(observations: Sequence[Observation], seed: int) -> Looped:
@@ -134,21 +169,33 @@ def looped_prompts(observations: Sequence[Observation], seed: int) -> Looped:
     return Looped(prompts=len(answers), looped=looped, without=without)
 
 
-def _a_a(observations: Sequence[Observation], seed: int) -> tuple[Effect | None, float | None]:
-    """The baseline's first block of each group against its last: the effect that is certainly none, and its noise floor.
-
-    One block against one block, where the experiment compares means of two: the floor is on the safe side.
-    """
+def _first_against_last(observations: Sequence[Observation]) -> Pairs:
+    """The baseline's first block of each group against its last: the effect that is certainly none, but for drift."""
     blocks: dict[tuple[int, str], list[tuple[int, float]]] = defaultdict(list)
+    starts: dict[int, int] = {}
     for seen in observations:
         if seen.arm == BASELINE and seen.record.ok:
             blocks[seen.key].append((seen.block, seen.record.e2e_s))
+            starts[seen.group] = seen.start
     repeated = {key: sorted(values) for key, values in blocks.items() if len({block for block, _ in values}) > 1}
-    pairs = pair_values(
+    return pair_values(
         {key: [values[0][1]] for key, values in repeated.items()},
         {key: [values[-1][1]] for key, values in repeated.items()},
+        starts,
     )
-    return median_effect(pairs, seed), noise_floor(pairs.log_ratios, pairs.groups)
+
+
+def _noise_floor(same: Effect | None) -> float | None:
+    """How far a comparison of the baseline with itself lies, or may lie, from no change, as a log ratio."""
+    if same is None or same.interval is None:
+        return None
+    return max(abs(math.log(end)) for end in same.interval)
+
+
+def _tails(tails: Callable[[SloMetric], Tails], confidence: float) -> tuple[Tail, ...]:
+    metrics: tuple[SloMetric, ...] = ("e2e", "ttft", "itl")
+    found = [tails(metric).tail(share, confidence) for metric in metrics for share in TAILS]
+    return tuple(tail for tail in found if tail.baseline_s is not None or tail.candidate_s is not None)
 
 
 def _median(observations: Sequence[Observation], metric: Metric) -> float | None:

@@ -1,8 +1,8 @@
-"""Runs a paired experiment: both arms alive, one loaded at a time, A B B A per group of prompts, everything that could
-bias it measured on the way."""
+"""Runs a paired experiment: both arms alive, one loaded at a time, A B B A per group of prompts, servers started again in
+between, everything that could bias it measured on the way."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +21,41 @@ WARM_TOKENS = 8
 
 
 class Design(msgspec.Struct, frozen=True, kw_only=True):
-    """Which prompts are measured together and how often. `sweeps` repeats the whole sequence of groups.
+    """Which prompts are measured together, in order of time, and under how many starts of the servers.
 
-    Both arms see the same prompts in the same order; a group is one unit of the statistics.
+    Both arms see the same prompts in the same order. Groups are spread evenly over `starts`; a claim across starts needs
+    several, since what a process got at its start (memory layout, threads' places) stays with it. Every
+    `control_every`-th group of a start is also answered by a second baseline server (None: there is no such server).
     """
 
     groups: tuple[tuple[Item, ...], ...]
     concurrency: int
-    sweeps: int = 1
-    with_control: bool = False
+    starts: int = 1
+    control_every: int | None = None
 
     @property
-    def order(self) -> tuple[str, ...]:
-        """Mirrored, so that a drift that is linear in time cancels within the group."""
-        half = (BASELINE, CANDIDATE, CONTROL) if self.with_control else (BASELINE, CANDIDATE)
+    def with_control(self) -> bool:
+        return self.control_every is not None
+
+    def start_of(self, group: int) -> int:
+        return group * self.starts // len(self.groups)
+
+    def order(self, group: int) -> tuple[str, ...]:
+        """Mirrored, so that a drift that is linear in time cancels within the group; every other group begins with the
+        candidate, so that what comes first in a group burdens both arms alike."""
+        half: tuple[str, ...] = (BASELINE, CANDIDATE) if group % 2 == 0 else (CANDIDATE, BASELINE)
+        first = next(at for at in range(len(self.groups)) if self.start_of(at) == self.start_of(group))
+        if self.control_every is not None and (group - first) % self.control_every == 0:
+            half = (*half, CONTROL)
         return (*half, *reversed(half))
 
     @property
     def blocks(self) -> int:
-        return len(self.groups) * len(self.order) * self.sweeps
+        return sum(len(self.order(group)) for group in range(len(self.groups)))
+
+    @property
+    def requests(self) -> int:
+        return sum(len(self.order(group)) * len(items) for group, items in enumerate(self.groups))
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -47,8 +63,11 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm answering one group. `idle_cpu` is the busiest idle arm's CPU seconds per second of the block;
-    `foreign_cpu` the cores used by processes that belong to no arm and are not this client. None = cannot be seen."""
+    """One arm answering one group under one start of the servers. None = cannot be seen.
+
+    `idle_cpu` is each idle arm's CPU seconds per second of the block; `foreign_cpu` the cores used by processes that belong
+    to no arm and are not this client.
+    """
 
     index: int
     group: int
@@ -61,6 +80,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     lateness_p99_s: float | None
     client_void: str | None
     output_tokens: int | None
+    start: int = 0
 
     @property
     def seconds(self) -> float:
@@ -99,38 +119,48 @@ async def conduct(
     options: Options,
     salt: str,
     on_block: Callable[[Block, int], None] | None = None,
+    restart: Callable[[int], Awaitable[None]] | None = None,
 ) -> Trial:
-    """Warm both arms up, then run all blocks. `salt` separates this experiment's cache entries from any other's.
+    """Warm all arms up, then run all blocks. `salt` separates this experiment's cache entries from any other's.
 
-    Request failures are data; a failing client or a lost arm shows in the blocks and checks.
+    `restart(start)` ends every arm and starts it again; it is awaited before each start but the first, which has happened.
+    Request failures are data; a failing client or a lost arm shows in the blocks and checks. Raises UsageError when the
+    design has several starts and there is no `restart`.
     """
-    for arm in arms.values():
-        await warm_up(arm, design.groups[0], model, options, salt)
+    if design.starts > 1 and restart is None:
+        raise UsageError(f"{design.starts} starts need servers that can be started again; use a single start")
     observations: list[Observation] = []
     blocks: list[Block] = []
-    for sweep in range(design.sweeps):
-        for group, items in enumerate(design.groups):
-            turns: dict[str, int] = {}
-            for name in design.order:
-                turn = turns[name] = turns.get(name, -1) + 1
-                repeat = sweep * 2 + turn
-                block, done = await _block(
-                    arms,
-                    name,
-                    items,
-                    design,
-                    model,
-                    with_salt(options, f"{salt}-{repeat}-{group}"),
-                    len(blocks),
-                    group,
-                    repeat,
-                )
-                blocks.append(block)
-                observations += [
-                    Observation(arm=name, group=group, block=block.index, record=record) for record in done.records
-                ]
-                if on_block is not None:
-                    on_block(block, design.blocks)
+    started: int | None = None
+    for group, items in enumerate(design.groups):
+        start = design.start_of(group)
+        if start != started:
+            if started is not None and restart is not None:
+                await restart(start)
+            for arm in arms.values():
+                await warm_up(arm, items, model, options, f"{salt}-{start}")
+            started = start
+        turns: dict[str, int] = {}
+        for name in design.order(group):
+            repeat = turns[name] = turns.get(name, -1) + 1
+            block, done = await _block(
+                arms,
+                name,
+                items,
+                design,
+                model,
+                with_salt(options, f"{salt}-{repeat}-{group}"),
+                len(blocks),
+                group,
+                repeat,
+            )
+            blocks.append(block)
+            observations += [
+                Observation(arm=name, start=start, group=group, block=block.index, record=record)
+                for record in done.records
+            ]
+            if on_block is not None:
+                on_block(block, design.blocks)
     return Trial(observations=tuple(observations), blocks=tuple(blocks))
 
 
@@ -174,6 +204,7 @@ async def _block(
             arm=name,
             started_s=began_s,
             finished_s=ended_s,
+            start=design.start_of(group),
             idle_cpu={arm: spent / wall_s for arm, spent in used.items() if arm != name},
             foreign_cpu=max(0.0, (machine_after or 0.0) - (machine or 0.0) - ours) / wall_s if known else None,
             lateness_p99_s=done.client.lateness_p99_s,

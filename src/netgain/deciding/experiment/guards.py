@@ -1,20 +1,26 @@
-"""What must not get worse while the primary metric improves: first tokens, worst gaps, failures, and the promised SLO."""
+"""What must not get worse while the primary metric improves: first tokens, worst gaps, failures, and the promised SLO.
 
+A breached guard rejects the candidate, so each is held to the same standard as the gain: all guards of a run together
+reject an equal candidate with at most the probability ALPHA (Holm over the guards).
+"""
+
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
 
+from netgain.deciding.experiment.correction import holm_levels
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation, clip_failures
-from netgain.deciding.experiment.statistics import ALPHA, sign_flip_p
-from netgain.measuring.client.quantile import weighted_quantile
+from netgain.deciding.experiment.resampling import FEWEST_UNITS
+from netgain.deciding.experiment.statistics import CONFIDENCE, p_above, t_quantile
+from netgain.deciding.experiment.tails import Tails
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.workload.slo import SLO, Metric, Target
 
 GuardState = Literal["held", "not shown", "breached"]
-Weighted = list[tuple[float, float]]
-RESAMPLES = 400
+ALPHA = (1.0 - CONFIDENCE) / 2.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,11 +36,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of both arms against its limit. `low` and `high` bound the candidate's (95 %, groups resampled).
+    """One figure of both arms against its limit. `low` and `high` bound the candidate's (95 %, whole units resampled).
 
-    "breached": even `low` is above the limit and, where the limit is relative, the exact test over groups says that the
-    candidate is worse; or there are more failures. "not shown": the value is above the limit but the data do not prove
-    it, or it is unknown. "held": the value is within the limit. Seconds, or a share.
+    `p` is the probability of a figure this far beyond the limit if the truth were at the limit, and `level` what it must
+    not exceed to count. "breached": it does not. "not shown": the value is above the limit but the data do not prove it,
+    or it is unknown. "held": the value is within the limit. Seconds, or a share.
     """
 
     name: str
@@ -44,24 +50,40 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
     limit: float | None
     basis: str
-    state: GuardState
+    p: float
+    level: float = ALPHA
+
+    @property
+    def state(self) -> GuardState:
+        if self.candidate is None or self.limit is None:
+            return "not shown"
+        if self.candidate <= self.limit:
+            return "held"
+        return "breached" if self.p <= self.level else "not shown"
 
 
 def judge_guards(
-    observations: Sequence[Observation], slo: SLO | None, limits: Limits, seed: int, baseline: str = BASELINE
+    observations: Sequence[Observation],
+    slo: SLO | None,
+    limits: Limits,
+    tails: Callable[[Metric], Tails],
+    baseline: str = BASELINE,
 ) -> tuple[Guard, ...]:
-    """All guards: failures first, then the SLO's targets, then relative limits for tails that no target covers."""
-    before = [observation for observation in observations if observation.arm == baseline]
-    after = [observation for observation in observations if observation.arm == CANDIDATE]
+    """All guards: failures first, then the SLO's targets, then relative limits for tails that no target covers.
+
+    `tails` gives the slow ends of both arms by metric.
+    """
     targets = () if slo is None else slo.targets
-    guards = [_failures(before, after)]
-    guards += [_promised(target, before, after, seed) for target in targets]
     promised = {target.metric for target in targets}
+    guards = [_failures(observations, baseline)]
+    guards += [_promised(target, tails(target.metric)) for target in targets]
+    before = [seen for seen in observations if seen.arm == baseline]
     if "ttft" not in promised:
-        guards.append(_relative("ttft", 0.95, limits.ttft_p95_ratio, limits.slack_s, before, after, seed))
+        guards.append(_relative(tails("ttft"), 0.95, limits.ttft_p95_ratio, limits.slack_s, before))
     if "itl" not in promised:
-        guards.append(_relative("itl", 0.99, limits.itl_p99_ratio, limits.slack_s, before, after, seed))
-    return tuple(guards)
+        guards.append(_relative(tails("itl"), 0.99, limits.itl_p99_ratio, limits.slack_s, before))
+    levels = holm_levels([guard.p for guard in guards], ALPHA)
+    return tuple(msgspec.structs.replace(guard, level=level) for guard, level in zip(guards, levels, strict=True))
 
 
 def attainment(records: Iterable[ClientRecord], slo: SLO) -> float | None:
@@ -70,31 +92,19 @@ def attainment(records: Iterable[ClientRecord], slo: SLO) -> float | None:
     return sum(judged) / len(judged) if judged else None
 
 
-def population(metric: Metric) -> Callable[[ClientRecord], Weighted]:
-    """The weighted values one request adds to a metric: one for itself, or for `itl` one per token after the first chunk.
-
-    A failure adds an infinite value.
-    """
-    match metric:
-        case "ttft":
-            return lambda record: _one(record.ttft_s)
-        case "tpot":
-            return lambda record: _one(record.tpot_s)
-        case "e2e":
-            return lambda record: _one(record.e2e_s)
-        case "itl":
-            return lambda record: (
-                [(gap, float(n)) for gap, n in record.token_gaps()] if record.ok else _one(record.e2e_s)
-            )
-
-
-def _one(value: float | None) -> Weighted:
-    return [] if value is None else [(value, 1.0)]
-
-
-def _failures(before: Sequence[Observation], after: Sequence[Observation]) -> Guard:
-    rates = [sum(not seen.record.ok for seen in arm) / len(arm) if arm else None for arm in (before, after)]
-    worse = rates[0] is not None and rates[1] is not None and rates[1] > rates[0]
+def _failures(observations: Sequence[Observation], baseline: str) -> Guard:
+    """Failures come in bursts (a server that hangs fails a whole block), so blocks with a failure are counted, not requests:
+    Fisher's exact test. Any higher share holds back adoption, only a shown one rejects."""
+    rates: list[float | None] = []
+    table: list[list[int]] = []
+    for arm in (baseline, CANDIDATE):
+        blocks: dict[int, bool] = {}
+        own = [seen for seen in observations if seen.arm == arm]
+        for seen in own:
+            blocks[seen.block] = blocks.get(seen.block, False) or not seen.record.ok
+        failed = sum(blocks.values())
+        table.append([failed, len(blocks) - failed])
+        rates.append(sum(not seen.record.ok for seen in own) / len(own) if own else None)
     return Guard(
         name="failed share",
         baseline=rates[0],
@@ -103,124 +113,72 @@ def _failures(before: Sequence[Observation], after: Sequence[Observation]) -> Gu
         high=None,
         limit=rates[0],
         basis="no more failures than the baseline",
-        state="breached" if worse else "held",
+        p=_fisher(table) if None not in rates else 1.0,
     )
 
 
-def _promised(target: Target, before: Sequence[Observation], after: Sequence[Observation], seed: int) -> Guard:
-    values = population(target.metric)
-    baseline = _tail(before, values, target.quantile)
-    return _guard(
-        f"{target.metric} p{target.quantile * 100:g}",
-        values,
-        target.quantile,
-        baseline,
-        after,
-        target.limit_s,
-        "SLO",
-        seed,
-    )
+def _fisher(table: Sequence[Sequence[int]]) -> float:
+    """Fisher's exact test, one-sided: the chance of so many failures in the second row, had both the same share."""
+    (failed, held), (more_failed, more_held) = table
+    before, after, every = failed + held, more_failed + more_held, failed + more_failed
+    ways = sum(math.comb(after, n) * math.comb(before, every - n) for n in range(more_failed, min(after, every) + 1))
+    return ways / math.comb(before + after, every)
 
 
-def _relative(
-    metric: Metric,
-    share: float,
-    ratio: float,
-    slack_s: float,
-    before: Sequence[Observation],
-    after: Sequence[Observation],
-    seed: int,
-) -> Guard:
-    """The limit is never tighter than what the baseline's own repeats differ by: noise is no breach."""
-    values = population(metric)
-    baseline = _tail(before, values, share)
-    limit, basis = None, "no baseline to compare with"
-    if baseline is not None and np.isfinite(baseline):
-        noise = _repeat_ratio(before, values, share)
-        limit = max(baseline * max(ratio, noise), baseline + slack_s)
-        basis = f"{ratio:g} x baseline, or +{slack_s * 1e3:g} ms"
-        if noise > ratio:
-            basis = f"{noise:.2f} x baseline, by which its own repeats differ"
-    found = _guard(f"{metric} p{share * 100:g}", values, share, baseline, after, limit, basis, seed)
-    if found.state == "breached" and _worse_p(before, after, values, share) > ALPHA:
-        return msgspec.structs.replace(found, state="not shown")
-    return found
+def _promised(target: Target, tails: Tails) -> Guard:
+    """Where the baseline misses the limit as well, only a candidate that is worse than the baseline breaches it."""
+    before = tails.baseline.quantile(target.quantile)
+    basis = "SLO" if before is None or before <= target.limit_s else "SLO, which the baseline misses, too"
+    return _guard(tails, target.quantile, target.limit_s, basis, None if basis == "SLO" else 0.0)
 
 
-def _worse_p(
-    before: Sequence[Observation],
-    after: Sequence[Observation],
-    values: Callable[[ClientRecord], Weighted],
-    share: float,
-) -> float:
-    """Exact one-sided test over groups that the candidate's tail is no longer than the baseline's."""
-    logs = []
-    for group in sorted({seen.group for seen in after}):
-        pair = [_tail([seen for seen in arm if seen.group == group], values, share) for arm in (before, after)]
-        if pair[0] is not None and pair[1] is not None:
-            logs.append(clip_failures(np.log(np.maximum(np.array(pair, dtype=np.float64), 1e-9))))
-    return sign_flip_p(np.array([after_log - before_log for before_log, after_log in logs], dtype=np.float64))
+def _relative(tails: Tails, share: float, ratio: float, slack_s: float, arm: Sequence[Observation]) -> Guard:
+    """The limit is never tighter than what the repeats of the baseline, `arm`, differ by: noise is no breach."""
+    before = tails.baseline.quantile(share)
+    if before is None or not math.isfinite(before):
+        return _guard(tails, share, None, "no baseline to compare with", None)
+    noise = _repeat_ratio(arm, tails, share)
+    limit = max(before * max(ratio, noise), before + slack_s)
+    basis = f"{ratio:g} x baseline, or +{slack_s * 1e3:g} ms"
+    if noise > ratio:
+        basis = f"{noise:.2f} x baseline, by which its own repeats differ"
+    return _guard(tails, share, limit, basis, math.log(limit / max(before, 1e-9)))
 
 
-def _repeat_ratio(arm: Sequence[Observation], values: Callable[[ClientRecord], Weighted], share: float) -> float:
+def _repeat_ratio(arm: Iterable[Observation], tails: Tails, share: float) -> float:
     """The arm's tail over its first blocks against the one over its last, the larger over the smaller; 1 if not repeated."""
-    blocks: dict[int, list[int]] = {}
+    blocks: dict[int, set[int]] = {}
     for seen in arm:
-        blocks.setdefault(seen.group, []).append(seen.block)
-    tails = [
-        _tail([seen for seen in arm if seen.block == end(blocks[seen.group])], values, share) for end in (min, max)
-    ]
-    known = [tail for tail in tails if tail is not None and np.isfinite(tail) and tail > 0.0]
-    return max(known) / min(known) if len(known) == len(tails) else 1.0
+        blocks.setdefault(seen.group, set()).add(seen.block)
+    found = [tails.baseline.only([end(own) for own in blocks.values()]).quantile(share) for end in (min, max)]
+    known = [tail for tail in found if tail is not None and math.isfinite(tail) and tail > 0.0]
+    return max(known) / min(known) if len(known) == len(found) else 1.0
 
 
-def _guard(
-    name: str,
-    values: Callable[[ClientRecord], Weighted],
-    share: float,
-    baseline: float | None,
-    after: Sequence[Observation],
-    limit: float | None,
-    basis: str,
-    seed: int,
-) -> Guard:
-    candidate = _tail(after, values, share)
-    low, high = _bounds(after, values, share, seed)
-    state: GuardState = "not shown"
-    if candidate is not None and limit is not None:
-        if candidate <= limit:
-            state = "held"
-        elif low is not None and low > limit:
-            state = "breached"
+def _guard(tails: Tails, share: float, limit: float | None, basis: str, allowed_log: float | None) -> Guard:
+    """`allowed_log`: how far log(candidate / baseline) may go; None compares the candidate alone with its limit."""
+    before, after = tails.baseline.quantile(share), tails.candidate.quantile(share)
+    spread = tails.log_spread(share)
+    low, high, p = None, None, 1.0
+    if spread is not None and tails.drawn is not None and after is not None:
+        error, freedom = tails.drawn.error(spread[1]), tails.drawn.freedom
+        logs = clip_failures(np.log(np.maximum(np.array([before, after], dtype=np.float64), 1e-9)))
+        half = t_quantile(CONFIDENCE, freedom) * error
+        if math.isfinite(after):
+            low, high = after * math.exp(-half), after * math.exp(half)
+        if tails.drawn.units >= FEWEST_UNITS and limit is not None:
+            beyond = float(logs[1]) - math.log(limit)
+            if allowed_log is not None:
+                error = tails.drawn.error(spread[1] - spread[0])
+                beyond = float(logs[1] - logs[0]) - allowed_log
+            p = p_above(beyond, error, freedom)
     return Guard(
-        name=name, baseline=baseline, candidate=candidate, low=low, high=high, limit=limit, basis=basis, state=state
+        name=f"{tails.metric} p{share * 100:g}",
+        baseline=before,
+        candidate=after,
+        low=low,
+        high=high,
+        limit=limit,
+        basis=basis,
+        p=p,
     )
-
-
-def _tail(arm: Sequence[Observation], values: Callable[[ClientRecord], Weighted], share: float) -> float | None:
-    return weighted_quantile([value for seen in arm for value in values(seen.record)], share)
-
-
-def _bounds(
-    arm: Sequence[Observation], values: Callable[[ClientRecord], Weighted], share: float, seed: int
-) -> tuple[float | None, float | None]:
-    """95 % bounds of a tail: whole groups are resampled, because the requests of a group share their noise."""
-    pools: dict[int, Weighted] = {}
-    for seen in arm:
-        pools.setdefault(seen.group, []).extend(values(seen.record))
-    pairs = [(value, weight, at) for at, pool in enumerate(pools.values()) for value, weight in pool]
-    if len(pools) < 2 or not pairs:
-        return None, None
-    pairs.sort()
-    ordered = np.array([value for value, _, _ in pairs])
-    weights = np.array([weight for _, weight, _ in pairs])
-    group = np.array([at for _, _, at in pairs])
-    count = len(pools)
-    times = np.random.default_rng(seed).multinomial(count, [1.0 / count] * count, size=RESAMPLES)
-    cumulative = np.cumsum(weights * times[:, group], axis=1)
-    kept = cumulative[:, -1] > 0.0
-    places = np.argmax(cumulative >= share * (1 - 1e-12) * cumulative[:, -1:], axis=1)[kept]
-    drawn = np.sort(ordered[places])
-    if not len(drawn):
-        return None, None
-    return float(drawn[round(0.025 * (len(drawn) - 1))]), float(drawn[round(0.975 * (len(drawn) - 1))])

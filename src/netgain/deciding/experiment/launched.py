@@ -91,11 +91,12 @@ class LaunchedServer:
         return self._program.shown
 
     async def start(self) -> None:
+        mode = "wb" if self._port is None else "ab"  # the log of a later start is added
         self._port = free_port()
         arguments = list(self._program.command(self._port))
         try:
             self._log.parent.mkdir(parents=True, exist_ok=True)
-            opened = self._log.open("wb")
+            opened = self._log.open(mode)
         except OSError as error:
             raise UsageError(
                 f"cannot write {self._log.parent} ({error.strerror or error}); name another folder for the output"

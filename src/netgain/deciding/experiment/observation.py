@@ -1,7 +1,8 @@
 """One measured request with its place in the experiment, and the pairing of both arms by prompt."""
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -17,12 +18,16 @@ Metric = Callable[[ClientRecord], float | None]
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """`group` is the set of prompts measured together (the unit that is resampled), `block` counts blocks in time."""
+    """`start` counts the starts of the servers, `group` the sets of prompts measured together, `block` blocks in time.
+
+    Numbers of groups and blocks are not used again after a new start.
+    """
 
     arm: str
     group: int
     block: int
     record: ClientRecord
+    start: int = 0
 
     @property
     def key(self) -> tuple[int, str]:
@@ -34,9 +39,10 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of both arms, paired by prompt: arrays of shape [pairs]; infinite where a request failed.
 
     `log_baseline` and `log_candidate` are means over repeats of the logarithm, `baseline` and `candidate` means of the
-    value itself; `groups` tells which pairs were measured together.
+    value itself; `groups` tells which pairs were measured together, `starts` under which start of the servers.
     """
 
+    starts: NDArray[np.int64]
     groups: NDArray[np.int64]
     log_baseline: NDArray[np.float64]
     log_candidate: NDArray[np.float64]
@@ -66,26 +72,33 @@ def pair(
 ) -> Pairs:
     """Pair two arms by prompt. A prompt without a known value in both arms is left out (unknown is not zero)."""
     values: dict[str, dict[tuple[int, str], list[float]]] = {baseline: defaultdict(list), candidate: defaultdict(list)}
+    starts: dict[int, int] = {}
     for observation in observations:
         if observation.arm in values:
             value = metric(observation.record)
             if value is not None:
                 values[observation.arm][observation.key].append(value)
-    return pair_values(values[baseline], values[candidate])
+                starts[observation.group] = observation.start
+    return pair_values(values[baseline], values[candidate], starts)
 
 
-def pair_values(baseline: dict[tuple[int, str], list[float]], candidate: dict[tuple[int, str], list[float]]) -> Pairs:
-    """Pair repeats that are already sorted by (group, prompt)."""
+def pair_values(
+    baseline: dict[tuple[int, str], list[float]],
+    candidate: dict[tuple[int, str], list[float]],
+    starts: Mapping[int, int],
+) -> Pairs:
+    """Pair repeats that are already sorted by (group, prompt); `starts` is the start of each group."""
     keys = [key for key in sorted(baseline) if candidate.get(key)]
     return Pairs(
+        starts=np.array([starts[group] for group, _ in keys], dtype=np.int64),
         groups=np.array([group for group, _ in keys], dtype=np.int64),
         log_baseline=np.array([_mean_log(baseline[key]) for key in keys], dtype=np.float64),
         log_candidate=np.array([_mean_log(candidate[key]) for key in keys], dtype=np.float64),
-        baseline=np.array([float(np.mean(baseline[key])) for key in keys], dtype=np.float64),
-        candidate=np.array([float(np.mean(candidate[key])) for key in keys], dtype=np.float64),
+        baseline=np.array([sum(baseline[key]) / len(baseline[key]) for key in keys], dtype=np.float64),
+        candidate=np.array([sum(candidate[key]) / len(candidate[key]) for key in keys], dtype=np.float64),
         items=tuple(item for _, item in keys),
     )
 
 
 def _mean_log(values: list[float]) -> float:
-    return float(np.mean(np.log(np.maximum(values, 1e-9))))
+    return sum(math.log(max(value, 1e-9)) for value in values) / len(values)

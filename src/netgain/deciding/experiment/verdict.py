@@ -8,11 +8,13 @@ import msgspec
 
 from netgain.deciding.experiment.guards import Guard
 from netgain.deciding.experiment.identity import Identity
-from netgain.deciding.experiment.next_steps import groups_needed, next_steps
-from netgain.deciding.experiment.statistics import ALPHA, Effect
+from netgain.deciding.experiment.power import Needed, Spent, detectable_effect, needed_to_decide, next_steps
+from netgain.deciding.experiment.resampling import FEWEST_UNITS
+from netgain.deciding.experiment.statistics import CONFIDENCE, Effect
 from netgain.wording import count
 
 Decision = Literal["adopt", "reject", "inconclusive"]
+Finding = Literal["faster", "slower", "same", "unclear"]
 MINIMUM_EFFECT = 0.03
 
 
@@ -50,24 +52,31 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on one candidate. Ratios are baseline / candidate times: above 1 the candidate is faster.
 
-    `noise_floor` and `minimum_effect` are relative (0.03 = 3 %); `threshold` is the ratio which the whole interval must
-    exceed for "adopt". `void` means the run proves nothing and says why in `reasons`. `groups_needed` estimates how many
-    groups of prompts would have decided an inconclusive run.
+    `finding` says what is known of the speed alone: "same" means that every effect as large as the minimum is excluded.
+    `scope` says what the interval covers. `noise_floor`, `minimum_effect` and `detectable` are relative (0.03 = 3 %):
+    what comparing the baseline with itself shows, the least gain worth adopting, and the least true gain that four
+    repeats in five of this design would adopt. `threshold` is the ratio which the measured effect must reach for "adopt",
+    its interval beginning above 1. `void` means the run proves nothing and says why in `reasons`. `confidence` is that of
+    the interval, above 95 % when several candidates were tried. `needed` estimates what would decide an inconclusive run.
     """
 
     decision: Decision
+    finding: Finding
     void: bool
     headline: str
     reasons: tuple[str, ...]
+    scope: str
     primary: Effect | None
+    confidence: float
     noise_floor: float | None
     minimum_effect: float
     threshold: float
+    detectable: float | None
     guards: tuple[Guard, ...]
     checks: tuple[Check, ...]
     identity: Identity | None
     looped: Looped
-    groups_needed: int | None = None
+    needed: Needed | None = None
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,39 +91,64 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     promises_identity: bool
     looped: Looped
     control: Effect | None = None
+    spent: Spent = Spent(blocks=0, block_s=None)
+    confidence: float = CONFIDENCE
 
 
 def judge(evidence: Evidence, minimum_effect: float = MINIMUM_EFFECT) -> Verdict:
-    """Decide. Order: is the run valid, is the candidate correct, does it hurt anything, and only then is it faster."""
-    threshold = max(math.log1p(minimum_effect), evidence.noise_floor or 0.0)
-    decision, void, reasons = _decide(evidence, minimum_effect, threshold)
+    """Decide. Order: is the run valid, is the candidate correct, does it hurt anything, and only then is it faster.
+
+    Adopting and rejecting for speed are held to the same standard: an interval that excludes "no change", and a measured
+    effect at least as large as the minimum. An equal candidate meets either with at most half of 1 - confidence.
+    """
+    margin = math.log1p(minimum_effect)
+    decision, void, reasons = _decide(evidence, margin)
     needed = None
     if decision == "inconclusive" and not void:
-        needed = groups_needed(evidence.primary, threshold)
-        full_form = evidence.control is not None
-        reasons += next_steps(evidence.primary, needed, full_form=full_form, looping=_only_loops(evidence, threshold))
+        needed = needed_to_decide(evidence.primary, minimum_effect, evidence.spent, evidence.confidence)
+        if finding(evidence.primary, margin) != "same":
+            full_form = evidence.control is not None
+            reasons += next_steps(evidence.primary, needed, full_form=full_form, looping=_only_loops(evidence, margin))
     return Verdict(
         decision=decision,
+        finding=finding(evidence.primary, margin),
         void=void,
-        headline=_headline(decision, void, evidence.primary, reasons),
+        headline=_headline(void, evidence, reasons, margin),
         reasons=tuple(reasons),
+        scope=_scope(evidence.primary),
         primary=evidence.primary,
+        confidence=evidence.confidence,
         noise_floor=None if evidence.noise_floor is None else math.expm1(evidence.noise_floor),
         minimum_effect=minimum_effect,
-        threshold=math.exp(threshold),
+        threshold=1.0 + minimum_effect,
+        detectable=detectable_effect(evidence.primary, minimum_effect, evidence.confidence),
         guards=evidence.guards,
         checks=evidence.checks,
         identity=evidence.identity,
         looped=evidence.looped,
-        groups_needed=needed,
+        needed=needed,
     )
 
 
-def _decide(evidence: Evidence, minimum_effect: float, threshold: float) -> tuple[Decision, bool, list[str]]:
+def finding(effect: Effect | None, margin: float) -> Finding:
+    """What an effect says of the speed; `margin` is the log ratio from which on a difference matters."""
+    if effect is None or effect.interval is None or effect.units < FEWEST_UNITS:
+        return "unclear"
+    low, high = (math.log(end) for end in effect.interval)
+    if -margin < low and high < margin:
+        return "same"
+    if low > 0.0 and math.log(effect.ratio) >= margin:
+        return "faster"
+    if high < 0.0 and math.log(effect.ratio) <= -margin:
+        return "slower"
+    return "unclear"
+
+
+def _decide(evidence: Evidence, margin: float) -> tuple[Decision, bool, list[str]]:
     broken = [f"{check.name}: {check.says}" for check in evidence.checks if check.ok is False]
     if broken:
         return "inconclusive", True, broken
-    if evidence.control is not None and _beyond(evidence.control, threshold) is not None:
+    if evidence.control is not None and finding(evidence.control, margin) in ("faster", "slower"):
         said = f"the baseline against a second start of itself shows {percent(evidence.control.ratio)}: noise exceeds the design"
         return "inconclusive", True, [said]
     if evidence.identity.baseline_differs and evidence.promises_identity:
@@ -130,88 +164,77 @@ def _decide(evidence: Evidence, minimum_effect: float, threshold: float) -> tupl
     breached = [_guard_says(guard) for guard in evidence.guards if guard.state == "breached"]
     if breached:
         return "reject", False, breached
-    return _weigh(evidence, minimum_effect, threshold)
+    return _weigh(evidence, margin)
 
 
-def _weigh(evidence: Evidence, minimum_effect: float, threshold: float) -> tuple[Decision, bool, list[str]]:
+def _weigh(evidence: Evidence, margin: float) -> tuple[Decision, bool, list[str]]:
     primary = evidence.primary
     if primary is None:
         return "inconclusive", True, ["no prompt was measured in both arms"]
     if evidence.promises_identity and not evidence.identity.compared:
         return "inconclusive", True, ["no prompt succeeded in both arms, so identical tokens could not be checked"]
-    if primary.low is None or primary.high is None or evidence.noise_floor is None:
-        return "inconclusive", False, [f"{count(primary.groups, 'group')} of prompts: too few for an interval"]
-    interval = f"{percent(primary.low)} to {percent(primary.high)}"
-    needed = f"{percent(math.exp(threshold))} ({_why(evidence, minimum_effect)})"
-    if _beyond(primary, threshold) == "faster":
-        hesitations = _hesitations(evidence, threshold)
-        said = f"the whole interval ({interval}) lies above {needed}"
-        return ("inconclusive", False, hesitations) if hesitations else ("adopt", False, [said])
-    if math.log(primary.low) > threshold:
-        return (
-            "inconclusive",
-            False,
-            [
-                f"the interval lies above {needed}, but {primary.groups} groups are too few for the exact test "
-                f"(p = {primary.p_faster:.3f}, needed at most {ALPHA})"
-            ],
-        )
-    margin = max(0.0, (evidence.noise_floor or 0.0) - math.log1p(minimum_effect))
-    if math.log(primary.high) + margin < math.log1p(minimum_effect):
-        what = "it is slower" if primary.high < 1.0 else "the gain is too small to be worth it"
-        return "reject", False, [f"{what}: the whole interval ({interval}) lies below {percent(1.0 + minimum_effect)}"]
-    if math.log(primary.high) > threshold:
-        said = f"it may pay or not: the interval ({interval}) reaches from below to above {needed}"
+    if primary.interval is None or primary.units < FEWEST_UNITS:
+        few = f"{count(primary.units, 'group')} of prompts: too few to decide anything, {FEWEST_UNITS} are the least"
+        return "inconclusive", False, [few]
+    low, high = primary.interval
+    interval, least = f"{percent(low)} to {percent(high)}", percent(math.exp(margin))
+    match finding(primary, margin):
+        case "faster":
+            hesitations = _hesitations(evidence, margin)
+            said = f"the whole interval ({interval}) lies above no change, and the measured gain above the minimum of {least}"
+            return ("inconclusive", False, hesitations) if hesitations else ("adopt", False, [said])
+        case "slower":
+            return "reject", False, [f"it is slower: the whole interval ({interval}) lies below no change"]
+        case "same":
+            told = (
+                f"no difference that matters: the whole interval ({interval}) lies within {least} either way, so more "
+                "measuring would not change that; keep the baseline"
+            )
+            return "inconclusive", False, [told]
+    if low > 1.0 or high < 1.0:
+        what = "faster" if low > 1.0 else "slower"
+        told = f"it is {what} ({interval}), but by less than the {least} that matters as far as is known"
     else:
-        least = percent(1.0 + minimum_effect)
-        said = f"the interval ({interval}) ends below {needed}, but a gain of {least} could hide in that noise"
-    return "inconclusive", False, [said]
+        told = f"it may pay or not: the interval ({interval}) has no change in it"
+    return "inconclusive", False, [told]
 
 
-def _why(evidence: Evidence, minimum_effect: float) -> str:
-    above = evidence.noise_floor is not None and evidence.noise_floor > math.log1p(minimum_effect)
-    return "the noise floor" if above else "the minimum effect; the noise floor is below it"
+def _scope(primary: Effect | None) -> str:
+    if primary is not None and primary.unit == "start":
+        return f"across server starts ({primary.units} of each arm)"
+    return "within these starts of the servers: another start may differ, which only more starts can show"
 
 
-def _beyond(effect: Effect, threshold: float) -> Literal["faster", "slower"] | None:
-    """Whether interval and exact test agree that the effect exceeds the threshold, and in which direction."""
-    if effect.low is None or effect.high is None:
-        return None
-    if math.log(effect.low) > threshold and effect.p_faster <= ALPHA:
-        return "faster"
-    if math.log(effect.high) < -threshold and effect.p_slower <= ALPHA:
-        return "slower"
-    return None
-
-
-def _hesitations(evidence: Evidence, threshold: float) -> list[str]:
+def _hesitations(evidence: Evidence, margin: float) -> list[str]:
     """Why a measured gain is not yet a reason to adopt."""
     found = [_guard_says(guard) for guard in evidence.guards if guard.state == "not shown"]
-    if evidence.mean is not None and evidence.mean.ratio < 1.0:
+    mean, primary = evidence.mean, evidence.primary
+    lags = mean is not None and primary is not None and mean.high is not None and mean.high < primary.ratio
+    if mean is not None and mean.ratio < 1.0 and lags:
         found.append(
-            f"the median prompt gains, but the mean time does not ({percent(evidence.mean.ratio)}): a few prompts lose much"
+            f"the median prompt gains, but the mean time does not ({percent(mean.ratio)}): a few prompts lose much"
         )
-    return found + _loops(evidence.looped, threshold)
+    return found + _loops(evidence.looped, margin)
 
 
-def _loops(looped: Looped, threshold: float) -> list[str]:
+def _loops(looped: Looped, margin: float) -> list[str]:
     if not looped.looped:
         return []
     if looped.without is None:
         told = f"{looped.share:.0%} of the prompts were answered with looping text; nothing is left without them"
         return [told] if looped.share > 0.5 else []
-    if math.log(looped.without.ratio) > threshold:
+    if math.log(looped.without.ratio) >= margin:
         return []
     share = f"{len(looped.looped)} of {looped.prompts} prompts"
     return [f"the gain rests on looping text ({share}): {percent(looped.without.ratio)} without it"]
 
 
-def _only_loops(evidence: Evidence, threshold: float) -> bool:
+def _only_loops(evidence: Evidence, margin: float) -> bool:
     """Whether the gain is shown, and nothing but looping text speaks against it."""
-    if evidence.primary is None or _beyond(evidence.primary, threshold) != "faster":
+    if finding(evidence.primary, margin) != "faster":
         return False
-    loops = _loops(evidence.looped, threshold)
-    return bool(loops) and _hesitations(evidence, threshold) == loops
+    loops = _loops(evidence.looped, margin)
+    return bool(loops) and _hesitations(evidence, margin) == loops
 
 
 def _guard_says(guard: Guard) -> str:
@@ -224,15 +247,19 @@ def _guard_says(guard: Guard) -> str:
     )
 
 
-def _headline(decision: Decision, void: bool, primary: Effect | None, reasons: Sequence[str]) -> str:
+def _headline(void: bool, evidence: Evidence, reasons: Sequence[str], margin: float) -> str:
+    primary = evidence.primary
     if void:
         return f"The run proves nothing: {reasons[0]}"
     if primary is None:
         return reasons[0]
-    if primary.low is None or primary.high is None:
+    if primary.interval is None:
         return f"End-to-end time {change(primary.ratio)}, without an interval: {reasons[0]}"
-    measured = f"{primary.ratio:.2f}x, 95 % interval {primary.low:.2f}x to {primary.high:.2f}x"
-    if primary.low <= 1.0 <= primary.high:
+    low, high = primary.interval
+    measured = f"{primary.ratio:.2f}x, {evidence.confidence * 100:.4g} % interval {low:.2f}x to {high:.2f}x"
+    if finding(primary, margin) == "same":
+        return f"End-to-end time per request does not change by as much as matters (median speedup of paired prompts {measured})"
+    if low <= 1.0 <= high:
         return f"No change of end-to-end time per request is shown (median speedup of paired prompts {measured})"
     return f"End-to-end time per request {change(primary.ratio)} (median speedup of paired prompts {measured})"
 

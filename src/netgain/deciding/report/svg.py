@@ -96,7 +96,9 @@ def interval_svg(effect: Effect, threshold: float, predicted: float | None) -> M
             _text(x(tick), middle + 20, f"{tick:g}x", "tick", "middle"),
         ]
     parts += [_line(x(1.0), 12, x(1.0), middle, "even"), _text(x(1.0), 9, "no change", "tick", "middle")]
-    parts.append(_rect(x(1.0), middle - 10, x(threshold) - x(1.0), 20, "noise", f"needed: above {threshold:.3f}x"))
+    parts.append(
+        _rect(x(1.0), middle - 10, x(threshold) - x(1.0), 20, "noise", f"too little to matter: below {threshold:.3f}x")
+    )
     if effect.low is not None and effect.high is not None:
         tip = f"95 % interval {effect.low:.3f}x to {effect.high:.3f}x"
         parts.append(_rect(x(effect.low), middle - 6, x(effect.high) - x(effect.low), 12, "bar-candidate", tip))

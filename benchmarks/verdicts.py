@@ -1,0 +1,201 @@
+"""Are verdicts right? 2,000 experiments whose truth is known, with the noise of equal servers recorded on a real machine.
+
+python -m benchmarks.verdicts [--json FILE] [--experiments N] [--recording NAME=FILE]... [--record FILE --rounds N]. A recording
+holds rounds: two servers of the same configuration, started afresh, answered the same prompts in mirrored blocks. An
+experiment of the default design draws as many rounds as it has starts, in any order, and calls the server that was started
+first the baseline in even starts and the candidate in odd ones, as the design does; so the true effect is none, and a
+planted one scales the candidate's times.
+
+There are two recordings, of a quiet machine and of one on which other work ran; half of the experiments are of each.
+`false_adopt_rate`, `false_reject_rate`: of equal arms, in the recording where it is higher. `coverage_95`: intervals that hold
+the truth, over equal and planted arms, in the recording where it is farther from 95 %. `power_at_5_percent`: candidates 1.05x
+as fast that are adopted, and `loss_found_at_5_percent`: as slow that are rejected, on the quiet machine.
+`half_percent_inconclusive`: candidates 0.5 % slower on which nothing is decided, the lower. Every figure is also there by
+recording, with `detectable_effect`, the median of what verdicts themselves say they could find, and `cpu_s_per_verdict`.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from benchmarks import _report
+from benchmarks._recording import Recording, load, save
+from netgain.deciding.decide.prompts import prepare_items
+from netgain.deciding.decide.server import served_model
+from netgain.deciding.decide.settings import FULL, Settings
+from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
+from netgain.deciding.experiment.conduct import Design, Trial, conduct, grouped
+from netgain.deciding.experiment.launched import launched_netgain
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
+from netgain.measuring.client.options import Options
+from netgain.measuring.workload.load import load_workload
+
+EXPERIMENTS = 2000
+SEED = 20261130
+EFFECT = 1.05
+SMALL_LOSS = 1 / 1.005
+RECORDINGS = Path(__file__).parent / "recordings"
+QUIET, BUSY = "quiet", "busy"
+RECORDED_TOKENS = 32
+SWAPPED = {BASELINE: CANDIDATE, CANDIDATE: BASELINE}  # in recordings the baseline is the server started first
+
+
+def main() -> None:
+    parser = _report.arguments(__doc__)
+    parser.add_argument(
+        "--experiments", type=int, default=EXPERIMENTS, help="of equal arms, and of planted ones, in all"
+    )
+    parser.add_argument(
+        "--recording", action="append", default=[], metavar="NAME=FILE", help="use these instead, the quiet one first"
+    )
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="record equal servers into FILE, and do nothing else"
+    )
+    parser.add_argument("--rounds", type=int, default=14, help="starts of both servers to record")
+    options = parser.parse_args()
+    if options.record:
+        save(options.record, asyncio.run(record(options.rounds)), _report.machine())
+        return
+    named = dict(one.split("=", 1) for one in options.recording) or {
+        name: str(RECORDINGS / f"equal-servers-{name}.npz") for name in (QUIET, BUSY)
+    }
+    recordings = {name: load(Path(path)) for name, path in named.items()}
+    each = {name: measure(found, options.experiments // len(named)) for name, found in recordings.items()}
+    context = {"recordings": {name: found.context for name, found in recordings.items()}, "seed": SEED}
+    _report.write(options.json, summary(each), context, "Verdicts on experiments whose truth is known")
+
+
+def summary(each: dict[str, dict[str, float]]) -> dict[str, _report.Figure]:
+    """The figures asked for, the worst over recordings where it is an error, and those of each recording."""
+    quiet = next(iter(each.values()))
+    return {
+        "false_adopt_rate": max(one["false_adopt_rate"] for one in each.values()),
+        "false_reject_rate": max(one["false_reject_rate"] for one in each.values()),
+        "coverage_95": max((one["coverage_95"] for one in each.values()), key=lambda found: abs(found - 0.95)),
+        "power_at_5_percent": quiet["power_at_5_percent"],
+        "loss_found_at_5_percent": quiet["loss_found_at_5_percent"],
+        "half_percent_inconclusive": min(one["half_percent_inconclusive"] for one in each.values()),
+        "starts": FULL.starts,
+        **{f"{name}_{figure}": value for name, one in each.items() for figure, value in one.items()},
+    }
+
+
+def measure(recording: Recording, experiments: int, seed: int = SEED) -> dict[str, float]:
+    """All figures of one recording, from `experiments` of equal arms and as many with a planted gain."""
+    began = time.process_time()
+    equal = verdicts(recording, experiments, 1.0, seed)
+    faster = verdicts(recording, experiments, EFFECT, seed + 1)
+    slower = verdicts(recording, max(1, experiments // 4), 1 / EFFECT, seed + 2)
+    barely = verdicts(recording, max(1, experiments // 4), SMALL_LOSS, seed + 3)
+    spent_s = time.process_time() - began
+    covered = [covers(found, 1.0) for found in equal] + [covers(found, EFFECT) for found in faster]
+    return {
+        "false_adopt_rate": share(equal, "adopt"),
+        "false_reject_rate": share(equal, "reject"),
+        "coverage_95": sum(covered) / len(covered),
+        "power_at_5_percent": share(faster, "adopt"),
+        "loss_found_at_5_percent": share(slower, "reject"),
+        "half_percent_inconclusive": share(barely, "inconclusive"),
+        "detectable_effect": float(np.median([found.verdict.detectable or np.inf for found in equal])),
+        "void_rate": sum(found.verdict.void for found in equal) / len(equal),
+        "rounds_recorded": len(recording.rounds),
+        "experiments": experiments,
+        "cpu_s_per_verdict": spent_s / (len(equal) + len(faster) + len(slower) + len(barely)),
+    }
+
+
+def verdicts(recording: Recording, count: int, speedup: float, seed: int) -> list[Analysis]:
+    """Judge `count` experiments; the truth is that the candidate is `speedup` times as fast."""
+    generator = np.random.default_rng(seed)
+    hastened = [[scaled(seen, speedup) for seen in part] for part in recording.rounds]
+    return [
+        analyse(draw(recording, hastened, generator), Terms(promises_identity=True, seed=number))
+        for number in range(count)
+    ]
+
+
+def draw(
+    recording: Recording, hastened: Sequence[Sequence[Observation]], generator: np.random.Generator
+) -> list[Observation]:
+    """One experiment: rounds in any order, none twice."""
+    found: list[Observation] = []
+    chosen = generator.choice(len(recording.rounds), size=FULL.starts, replace=False)
+    for start, place in enumerate(chosen):
+        groups, blocks = recording.size(int(place))
+        for plain, scaled_one in zip(recording.rounds[place], hastened[place], strict=True):
+            arm = SWAPPED[plain.arm] if start % 2 else plain.arm
+            seen = scaled_one if arm == CANDIDATE else plain
+            found.append(
+                Observation(
+                    arm=arm,
+                    start=start,
+                    group=start * groups + seen.group,
+                    block=start * blocks + seen.block,
+                    record=seen.record,
+                )
+            )
+    return found
+
+
+def scaled(seen: Observation, speedup: float) -> Observation:
+    """The observation as if everything after the scheduled time had been `speedup` times as fast."""
+    record = seen.record
+
+    def at(stamp_s: float) -> float:
+        return record.scheduled_s + (stamp_s - record.scheduled_s) / speedup
+
+    return msgspec.structs.replace(
+        seen,
+        record=msgspec.structs.replace(
+            record,
+            finished_s=at(record.finished_s),
+            first_token_s=None if record.first_token_s is None else at(record.first_token_s),
+            chunk_times_s=tuple(at(stamp_s) for stamp_s in record.chunk_times_s),
+        ),
+    )
+
+
+def covers(found: Analysis, truth: float) -> bool:
+    """Whether the interval of the primary metric holds the truth; no interval holds nothing."""
+    interval = None if found.e2e_median is None else found.e2e_median.interval
+    return interval is not None and interval[0] <= truth <= interval[1]
+
+
+def share(found: Sequence[Analysis], decision: str) -> float:
+    return Counter(one.verdict.decision for one in found)[decision] / len(found)
+
+
+async def record(rounds: int) -> list[Trial]:
+    """Two equal servers, started again for each round, answering a share of the chat prompts in the default design."""
+    trials = []
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(output=Path(folder), output_tokens=RECORDED_TOKENS)
+        items = prepare_items(load_workload("chat"), settings)
+        size = FULL.groups * FULL.group_size
+        for number in range(rounds):
+            chosen = [items[(number * size + place) % len(items)] for place in range(size)]
+            arms = {
+                name: launched_netgain(name, ("default", "--speculation", "none"), Path(folder) / f"{name}.log")
+                for name in (BASELINE, CANDIDATE)
+            }
+            try:
+                for arm in arms.values():
+                    await arm.start()
+                    await arm.ready(settings.start_timeout_s)
+                model, _ = await served_model(arms[BASELINE].url)
+                design = Design(groups=grouped(chosen, FULL.groups, FULL.group_size), concurrency=1)
+                trials.append(await conduct(arms, design, model, Options(), f"recording-{number}"))
+            finally:
+                for arm in arms.values():
+                    await arm.stop()
+    return trials
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A small form of the truth tests: the noise of real equal servers, and verdicts that must be right about it."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import verdicts
+from benchmarks._recording import load, save
+from netgain.deciding.decide.settings import FULL
+from netgain.deciding.experiment.conduct import Trial
+from netgain.deciding.experiment.observation import CANDIDATE
+
+EXPERIMENTS = 24
+
+
+@pytest.fixture(scope="module")
+def quiet():
+    return load(verdicts.RECORDINGS / "equal-servers-quiet.npz")
+
+
+def test_equal_servers_are_hardly_ever_adopted_or_rejected_and_a_real_effect_is_found(quiet):
+    """'Always inconclusive' would fail this as surely as 'always adopt'."""
+    found = verdicts.measure(quiet, EXPERIMENTS)
+    assert found["false_adopt_rate"] <= 0.1
+    assert found["false_reject_rate"] <= 0.1
+    assert found["power_at_5_percent"] >= 0.8
+    assert found["loss_found_at_5_percent"] >= 0.8
+    assert found["half_percent_inconclusive"] >= 0.8
+    assert found["coverage_95"] >= 0.8
+    assert found["cpu_s_per_verdict"] < 1.0
+
+
+def test_an_experiment_starts_either_server_first_in_turns_and_repeats_no_round(quiet):
+    drawn = verdicts.draw(quiet, quiet.rounds, np.random.default_rng(0))
+    assert {seen.start for seen in drawn} == set(range(FULL.starts))
+    origins = {seen.start: seen.record for seen in drawn if seen.arm == CANDIDATE}
+    place = {id(seen.record): (number, seen.arm) for number, part in enumerate(quiet.rounds) for seen in part}
+    rounds = [place[id(origins[start])][0] for start in range(FULL.starts)]
+    assert len(set(rounds)) == FULL.starts
+    assert len({place[id(origins[start])][1] for start in range(0, FULL.starts, 2)}) == 1
+    assert place[id(origins[0])][1] != place[id(origins[1])][1]
+    assert len({seen.block for seen in drawn}) == sum(quiet.size(number)[1] for number in rounds)
+
+
+def test_a_planted_effect_scales_all_times(quiet):
+    plain = quiet.rounds[0][0]
+    faster = verdicts.scaled(plain, 1.25).record
+    assert faster.e2e_s == pytest.approx(plain.record.e2e_s / 1.25)
+    assert faster.ttft_s == pytest.approx(plain.record.ttft_s / 1.25)
+    assert faster.tpot_s == pytest.approx(plain.record.tpot_s / 1.25)
+
+
+def test_a_recording_is_read_back_to_a_hundredth_of_a_millisecond(make_trial_of, tmp_path: Path):
+    save(tmp_path / "r.npz", [make_trial_of(3), make_trial_of(4)], {"cpu": "some"})
+    found = load(tmp_path / "r.npz")
+    assert found.context["cpu"] == "some"
+    assert [found.size(number) for number in range(2)] == [(3, 12), (4, 16)]
+    for seen, kept in zip(make_trial_of(3).observations, found.rounds[0], strict=True):
+        assert (seen.arm, seen.group, seen.block) == (kept.arm, kept.group, kept.block)
+        assert kept.record.e2e_s == pytest.approx(seen.record.e2e_s, abs=1e-3)
+        assert kept.record.token_gaps()[0][0] == pytest.approx(seen.record.token_gaps()[0][0], abs=2e-5)
+
+
+@pytest.fixture
+def make_trial_of(quiet):
+    def build(groups: int) -> Trial:
+        return Trial(observations=tuple(seen for seen in quiet.rounds[0] if seen.group < groups), blocks=())
+
+    return build
+
+
+def test_the_worst_recording_is_what_is_reported():
+    good = dict.fromkeys(("false_adopt_rate", "false_reject_rate"), 0.01)
+    good |= {"coverage_95": 0.95, "power_at_5_percent": 0.9, "loss_found_at_5_percent": 0.9}
+    good |= {"half_percent_inconclusive": 1.0}
+    found = verdicts.summary({"quiet": good, "busy": {**good, "false_reject_rate": 0.04, "coverage_95": 0.97}})
+    assert (found["false_reject_rate"], found["coverage_95"]) == (0.04, 0.97)
+    assert math.isclose(found["busy_coverage_95"], 0.97)
