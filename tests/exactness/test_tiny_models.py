@@ -111,21 +111,23 @@ def model(request, tmp_path_factory) -> tuple[Path, str]:
     return path, kv
 
 
-@pytest.mark.parametrize("kernels", ["torch", "compiled"])
-def test_everything_at_once_equals_alone(request, model, kernels):
+@pytest.mark.parametrize(
+    ("kernels", "dtype"), [("torch", "auto"), ("compiled", "auto"), ("compiled", "int8"), ("compiled", "int4")]
+)
+def test_everything_at_once_equals_alone(request, model, kernels, dtype):
     folder, kv_dtype = model
     if kernels == "compiled":
         request.getfixturevalue("requires_compiler")
     alone = [[], []]
     tree = {
-        "model": {"source": str(folder), "kernels": kernels, "threads": 1, "kv_dtype": kv_dtype},
+        "model": {"source": str(folder), "dtype": dtype, "kernels": kernels, "threads": 1, "kv_dtype": kv_dtype},
         "cache": {"kv_tokens": 1024, "prefix_caching": False},
     }
     with LLM(EngineConfig.model_validate(tree)) as llm:
         for law, sampling in enumerate(SAMPLING):
             alone[law] = [llm.generate([prompt], sampling)[0].output_ids for prompt in PROMPTS]
     tree = {
-        "model": {"source": str(folder), "kernels": kernels, "threads": 2, "kv_dtype": kv_dtype},
+        "model": {"source": str(folder), "dtype": dtype, "kernels": kernels, "threads": 2, "kv_dtype": kv_dtype},
         "cache": {"kv_tokens": 176},
         "scheduler": {"max_batch_tokens": 11, "max_running": 4},
         "speculation": {"method": "ngram", "lookup_min": 1, "k": 5},

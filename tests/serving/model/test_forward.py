@@ -123,8 +123,8 @@ def test_no_rows_asked_gives_no_logits_but_writes_kv(tiny: Callable[..., Any], k
     plan = kernels.plan(positions, torch.zeros(3, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.int32), 16)
     logits = loaded.model.forward(torch.tensor([1, 2, 3]), positions, plan, kv, torch.tensor([], dtype=torch.int64))
     assert logits.shape == (0, 300)
-    assert bool(kv.values(1)[0, :3].any())
-    assert not kv.values(1)[0, 3:].any()
+    assert bool(kv.values(1)[0, :, :3].any())
+    assert not kv.values(1)[0, :, 3:].any()
 
 
 def test_unknown_compute_type_is_refused(tiny: Callable[..., Any]) -> None:

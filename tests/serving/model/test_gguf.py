@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from netgain.errors import UsageError
 from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.model.gguf import GgufFile
-from netgain.serving.model.gguf_types import TENSOR_TYPES, UNSUPPORTED, dequantise, q4_0_as_q4_1
+from netgain.serving.model.gguf_types import TENSOR_TYPES, UNSUPPORTED
 from netgain.serving.model.load import weight_source
 from netgain.serving.model.weights import check_names
 from tests.serving.model.conftest import random_blocks
@@ -89,20 +89,6 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
         cut.write_bytes(whole[:size])
         with pytest.raises(UsageError, match=r"cut\.gguf"):
             GgufFile(cut)
-
-
-def test_q4_0_is_the_same_numbers_in_q4_1_blocks() -> None:
-    rows = np.random.default_rng(1).integers(0, 256, (40, 3 * 18), dtype=np.uint8)
-    scales = np.array(
-        [*range(0, 0x7000, 257), 0x0001, 0x03FF, 0x8001, 0x6FFF, 0xEFFF], np.uint16
-    )  # tiny ones, largest ones
-    blocks = rows.reshape(-1, 18)
-    blocks[:, :2] = np.resize(scales, len(blocks)).view(np.uint8).reshape(-1, 2)
-    same = q4_0_as_q4_1(rows)
-    assert np.array_equal(dequantise(same, "Q4_1"), dequantise(rows, "Q4_0"))
-    blocks[7, :2] = np.frombuffer(np.float16(8192).tobytes(), np.uint8)
-    with pytest.raises(UsageError, match="scale beyond 8188"):
-        q4_0_as_q4_1(rows)
 
 
 def test_every_type_of_the_format_is_supported_or_known_by_name() -> None:

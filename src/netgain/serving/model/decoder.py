@@ -120,15 +120,17 @@ class Decoder:
 def pack(kernels: Kernels, source: WeightSource, names: Sequence[str], dtype: str) -> tuple[Weight, ...]:
     """Matrices that share an input, as one weight (rows in the order of `names`) where they are kept in one type, else
     apart. `dtype` is one of DTYPES; see computed_type."""
-    kinds = {computed_type(source.kind(name), dtype) for name in names}
+    kinds = {computed_type(source, name, dtype) for name in names}
     if len(kinds) > 1:
         return tuple(weight for name in names for weight in pack(kernels, source, [name], dtype))
     (kind,) = kinds
     if kind in TORCH_TYPES:
         return (_pack_dense(kernels, source, names, TORCH_TYPES[kind]),)
-    blocks = [source.blocks(name) for name in names]
-    data, shape = torch.cat([part.data for part in blocks]), (sum(part.shape[0] for part in blocks), blocks[0].shape[1])
-    return (kernels.pack_q4_1(data, shape) if kind == "Q4_1" else kernels.pack_q8_0(data, shape),)
+    blocks = [source.blocks(name, kind) for name in names]
+    data = blocks[0].data if len(blocks) == 1 else torch.cat([part.data for part in blocks])
+    shape = (sum(part.shape[0] for part in blocks), blocks[0].shape[1])
+    packed = {"Q4_0": kernels.pack_q4_0, "Q4_1": kernels.pack_q4_1, "Q8_0": kernels.pack_q8_0}
+    return (packed[kind](data, shape),)
 
 
 def _pack_dense(kernels: Kernels, source: WeightSource, names: Sequence[str], dtype: torch.dtype) -> Weight:

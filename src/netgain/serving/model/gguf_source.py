@@ -13,7 +13,8 @@ from torch import Tensor
 from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.gguf import GgufFile
-from netgain.serving.model.gguf_types import dequantise, q4_0_as_q4_1
+from netgain.serving.model.gguf_types import dequantise
+from netgain.serving.model.quantise import quantised
 from netgain.serving.model.weights import EMBEDDING, HEAD, NORM, Blocks, narrowed
 
 _AT_ONCE = 1 << 23  # numbers dequantised together, so that a large matrix never exists whole in float32 without need
@@ -75,14 +76,18 @@ class GgufSource:
             return whole.reshape(heads, shape[0] // heads // 2, 2, -1).transpose(1, 2).reshape(shape).contiguous()
         return whole
 
-    def blocks(self, name: str) -> Blocks:
+    def blocks(self, name: str, kind: str) -> Blocks:
         shape, rows = self.shape(name), self._file.raw(self._stored[name])
-        kind = self.kind(name)
-        if kind == "Q4_0":
-            try:
-                kind, rows = "Q4_1", q4_0_as_q4_1(rows)
-            except UsageError as error:
-                raise UsageError(f"{self._file.path}: {name}: {error}") from error
+        stored = self.kind(name)
+        try:
+            if stored != kind:
+                rows = quantised(
+                    kind,
+                    (shape[0], shape[1]),
+                    lambda start, stop: torch.tensor(dequantise(rows[start:stop], stored)),
+                ).numpy()
+        except UsageError as error:
+            raise UsageError(f"{self._file.path}: {name} ({stored}) {error}") from error
         if heads := self._heads(name):
             paired = rows.reshape(heads, rows.shape[0] // heads // 2, 2, rows.shape[1])
             rows = np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows.shape)

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from netgain.errors import UsageError
-
 Array = np.ndarray[Any, Any]
 
 
@@ -57,18 +55,6 @@ def dequantise(rows: Array, kind: str) -> Array:
     size = next(entry.block_bytes for entry in TENSOR_TYPES.values() if entry.name == kind)
     values = _BLOCKS[kind](rows.reshape(rows.shape[0], -1, size))
     return values.reshape(rows.shape[0], -1).astype(np.float32, copy=False)
-
-
-def q4_0_as_q4_1(rows: Array) -> Array:
-    """Rows of Q4_0 blocks as Q4_1 blocks of the very same numbers: d * (q - 8) = d * q + m with m = -8d, which float16
-    holds exactly. Raises UsageError where -8d is beyond float16."""
-    blocks = rows.reshape(rows.shape[0], -1, 18)
-    scales = blocks[..., :2].copy().view("<f2")
-    with np.errstate(over="ignore"):
-        least = scales * np.float16(-8)
-    if not np.isfinite(least).all():
-        raise UsageError("a Q4_0 block has a scale beyond 8188, so it is damaged; dtype fp32 takes it as it is")
-    return np.concatenate([blocks[..., :2], least.view(np.uint8), blocks[..., 2:]], axis=-1).reshape(rows.shape[0], -1)
 
 
 def _half(blocks: Array, at: int) -> Array:

@@ -14,16 +14,19 @@ from netgain.serving.model.digest import files_digest
 from netgain.serving.model.fetch import Report
 from netgain.serving.model.gguf_source import GgufSource
 from netgain.serving.model.kernels.protocol import Kernels
+from netgain.serving.model.quantise import GROUP
+from netgain.serving.model.quantise import VERSION as QUANTISER
 from netgain.serving.model.safetensors_source import SafetensorsSource
 from netgain.serving.model.template import ChatTemplate
 from netgain.serving.model.tokenizer import Tokenizer
 from netgain.serving.model.weights import (
+    QUANTISED,
     WeightSource,
     check_names,
-    computed_type,
-    expected_shapes,
+    computed_types,
     matrix_bytes,
     product_ops,
+    some,
 )
 
 
@@ -32,8 +35,8 @@ class LoadedModel:
     """A model ready to run.
 
     `computed` lists the types its matrices are kept in. Digests are hex; `numerics` names everything that decides the
-    bits of KV besides weights and tokens: those types, kernel path and version. `notes` say what a user should know
-    about how it was loaded. `layer_ops` and `head_ops` are as product_ops counts them.
+    bits of KV besides weights and tokens: how the files' numbers were rounded, to which types, kernel path and version.
+    `notes` say what a user should know about how it was loaded. `layer_ops` and `head_ops` are as product_ops counts them.
     """
 
     name: str
@@ -63,8 +66,7 @@ def load_model(
     weights = weight_source(checkpoint)
     notes = reading_notes(checkpoint, weights, dtype)
     model = Decoder(checkpoint.config, weights, kernels, dtype, torch.device(device))
-    matrices = {weights.kind(name) for name, shape in expected_shapes(checkpoint.config).items() if len(shape) == 2}
-    computed = tuple(sorted({computed_type(kind, dtype) for kind in matrices}))
+    computed = tuple(sorted(set(computed_types(weights, checkpoint.config, dtype).values())))
     layer_ops, head_ops = product_ops(weights, checkpoint.config, dtype)
     return LoadedModel(
         name=checkpoint.name,
@@ -76,19 +78,28 @@ def load_model(
         computed=computed,
         weights_digest=files_digest(weights.files),
         tokenizer_digest=checkpoint.tokenizer.digest,
-        numerics=f"{'+'.join(computed)};{kernels.name}",
+        numerics=f"{rounding(dtype)};{'+'.join(computed)};{kernels.name}",
         notes=notes,
         layer_ops=layer_ops,
         head_ops=head_ops,
     )
 
 
+def rounding(dtype: str) -> str:
+    """What a compute type of DTYPES does to the numbers of a file, as part of the numerics id."""
+    return f"{dtype}-v{QUANTISER}" if dtype in QUANTISED else dtype
+
+
 def reading_notes(checkpoint: Checkpoint, weights: WeightSource, dtype: str) -> tuple[str, ...]:
     """What a user should know about how these files are read under a compute type. Raises UsageError as check_names does."""
     config = checkpoint.config
     notes = config.notes + check_names(weights, config)
-    kinds = {weights.kind(name) for name, shape in expected_shapes(config).items() if len(shape) == 2}
-    rounded = sorted(kind for kind in kinds if kind[0] == "Q" and computed_type(kind, dtype) == "BF16")
+    computed = computed_types(weights, config, dtype)
+    rounded = sorted({weights.kind(name) for name, kind in computed.items() if kind == "BF16"} - {"F32", "BF16", "F16"})
+    if dtype in QUANTISED and (odd := [name for name, kind in computed.items() if kind == "BF16"]):
+        notes += (
+            f"{some(odd)} kept in bfloat16 and not in {dtype}: the rows do not divide into groups of {GROUP} numbers",
+        )
     if rounded and dtype == "auto":
         taken, exact = (matrix_bytes(weights, config, form) / 1e6 for form in ("auto", "fp32"))
         notes += (

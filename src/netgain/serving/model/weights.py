@@ -16,11 +16,14 @@ from torch import Tensor
 
 from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
+from netgain.serving.model.quantise import GROUP
 
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
-DTYPES = ("auto", "fp32", "bf16", "fp16")
+DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "int4")
+FOUR_BITS = ("Q4_0", "Q4_1")
+QUANTISED = ("int8", "int4")  # those under which any matrix is rounded to blocks
 TORCH_TYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 )
@@ -55,8 +58,9 @@ class WeightSource(Protocol):
         """In a float type, on the CPU: `dtype`, else as stored, else (quantised blocks) float32. See `narrowed`."""
         ...
 
-    def blocks(self, name: str) -> Blocks:
-        """The quantised blocks of a matrix whose computed type is Q4_1 or Q8_0."""
+    def blocks(self, name: str, kind: str) -> Blocks:
+        """A matrix in blocks of `kind` (Q4_0, Q4_1, Q8_0): as stored where it is stored so, else rounded (see quantise.py).
+        Raises UsageError for numbers that blocks cannot keep."""
         ...
 
 
@@ -119,15 +123,33 @@ def stored_types(source: WeightSource) -> dict[str, int]:
     return dict(Counter(source.kind(name) for name in sorted(source.names())).most_common())
 
 
-def computed_type(stored: str, dtype: str) -> str:
-    """The type in which a matrix stored as `stored` is kept and multiplied under a compute type of DTYPES.
+def computed_type(source: WeightSource, name: str, dtype: str) -> str:
+    """The type in which matrix `name` is kept and multiplied under a compute type of DTYPES.
 
-    "auto" keeps numbers as they are stored: blocks where a kernel takes them (Q4_0 as the very same numbers in Q4_1
-    blocks), other blocks dequantised to bfloat16. Sums are float32 always.
+    "auto" keeps numbers as they are stored: blocks where a kernel takes them, other blocks dequantised to bfloat16. "int8"
+    and "int4" are blocks of 32, but bfloat16 where the inputs do not divide into them; under "int4" embedding and head stay
+    int8 unless they are stored in four bits, because rounding them costs a third of what all other matrices together cost.
+    Sums are float32 always. Raises UsageError for another compute type.
     """
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
+    kept = _KEPT[source.kind(name)]
     if dtype == "auto":
-        return _KEPT[stored]
+        return kept
+    if dtype in QUANTISED:
+        if source.shape(name)[1] % GROUP:
+            return "BF16"
+        if dtype == "int4" and kept in FOUR_BITS:
+            return kept
+        return "Q8_0" if dtype == "int8" or name in (EMBEDDING, HEAD) else "Q4_1"
     return {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype]
+
+
+def computed_types(source: WeightSource, config: ModelConfig, dtype: str) -> dict[str, str]:
+    """The computed type of every matrix, by name."""
+    return {
+        name: computed_type(source, name, dtype) for name, shape in expected_shapes(config).items() if len(shape) == 2
+    }
 
 
 def narrowed(values: Tensor, dtype: torch.dtype, name: str, stored: str) -> Tensor:
@@ -152,7 +174,7 @@ def product_ops(source: WeightSource, config: ModelConfig, dtype: str) -> tuple[
     for name, shape in expected_shapes(config).items():
         if len(shape) != 2:
             continue
-        kind = computed_type(source.kind(name), dtype).lower()
+        kind = computed_type(source, name, dtype).lower()
         if name.startswith(late):
             head[kind] += 2 * math.prod(shape)
         elif name != EMBEDDING:
@@ -164,7 +186,7 @@ def matrix_bytes(source: WeightSource, config: ModelConfig, dtype: str) -> int:
     """Bytes of all weights in a compute type; kernels may add padding of their own."""
     total = 0
     for name, shape in expected_shapes(config).items():
-        kind = computed_type(source.kind(name), dtype) if len(shape) == 2 else "F32"
+        kind = computed_type(source, name, dtype) if len(shape) == 2 else "F32"
         numbers, size = _SIZES[kind]
         total += math.prod(shape) // numbers * size
     return total
@@ -172,11 +194,11 @@ def matrix_bytes(source: WeightSource, config: ModelConfig, dtype: str) -> int:
 
 # Stored type -> type kept under "auto"; what is not here cannot be computed.
 _KEPT: Mapping[str, str] = MappingProxyType(
-    {kind: kind for kind in ("F32", "BF16", "F16", "Q8_0", "Q4_1")}
-    | {"Q4_0": "Q4_1"}
+    {kind: kind for kind in ("F32", "BF16", "F16", "Q8_0", *FOUR_BITS)}
     | dict.fromkeys(("Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"), "BF16")
 )
 _SIZES: Mapping[str, tuple[int, int]] = {
+    "Q4_0": (32, 18),
     "Q4_1": (32, 20),
     "Q8_0": (32, 34),
     "BF16": (1, 2),

@@ -31,8 +31,9 @@ class ModelSettings(Settings):
         default="default", min_length=1, description="'default', a folder, a .gguf file or a Hugging Face id"
     )
     name: str | None = Field(default=None, min_length=1, description="name in the API; by default the model's own")
-    dtype: Literal["auto", "bf16", "fp16", "fp32"] = Field(
-        default="auto", description="how weights are kept; auto keeps the checkpoint's (quantised stay so)"
+    dtype: Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"] = Field(
+        default="auto",
+        description="how weights are kept; auto keeps the checkpoint's (quantised stay so), int8 and int4 round any",
     )
     kv_dtype: Literal["auto", "bf16", "fp32", "int8"] = Field(
         default="auto",

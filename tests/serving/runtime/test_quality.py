@@ -1,0 +1,88 @@
+"""What is lost by a type is nothing for float32, and more for fewer bits."""
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from netgain.serving.model.kernels.select import load_kernels  # noqa: E402
+from netgain.serving.runtime.quality import bundled_text, measure_quality  # noqa: E402
+
+WORDS = 60  # of the text: enough to tell the types apart
+
+
+@pytest.fixture(scope="module")
+def measured(default_model_path):
+    text = " ".join(bundled_text().split()[:WORDS])
+    told = []
+    kernels = load_kernels("auto", 2)
+    forms = [("fp32", "fp32"), ("int8", "bf16"), ("int4", "bf16"), ("int8", "int8")]
+    found = {form: measure_quality(default_model_path, form, kernels, text, told.append) for form in forms}
+    assert told[-1] == 1.0
+    return found
+
+
+def test_float32_loses_nothing_against_itself(measured):
+    same = measured["fp32", "fp32"]
+    assert (same.kl_mean, same.kl_p99, same.same_top) == (0.0, 0.0, 1.0)
+    assert same.perplexity == same.perplexity_fp32 > 1.0
+
+
+def test_a_file_of_four_bits_is_kept_under_int4_and_rounded_once_more_under_int8(measured):
+    eight, four = measured["int8", "bf16"], measured["int4", "bf16"]
+    assert 0.0 < four.kl_mean < 0.05
+    assert 0.0 < eight.kl_mean < 0.05
+    assert four.weight_bytes < eight.weight_bytes
+    assert min(four.same_top, eight.same_top) > 0.8  # of 69 places
+    assert eight.perplexity_fp32 == four.perplexity_fp32
+
+
+@pytest.fixture(scope="module")
+def float_model(tmp_path_factory) -> Path:
+    """A random model in float32: its numbers lie on no grid, as those of a file in four bits do."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    torch.manual_seed(6)
+    config = transformers.LlamaConfig(
+        vocab_size=256,
+        hidden_size=96,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=512,
+        initializer_range=0.1,
+        bos_token_id=None,
+        eos_token_id=255,
+    )
+    folder = tmp_path_factory.mktemp("float")
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("path", ["torch", "compiled"])
+def test_fewer_bits_lose_more_and_take_less(request, float_model, path):
+    if path == "compiled":
+        request.getfixturevalue("requires_compiler")
+    kernels, text = load_kernels(path, 2), bundled_text()[:300]
+    forms = [("fp32", "fp32"), ("bf16", "bf16"), ("int8", "bf16"), ("int4", "bf16")]
+    exact, *found = (measure_quality(float_model, form, kernels, text, lambda done: None) for form in forms)
+    losses = [one.kl_mean for one in (exact, *found)]
+    assert losses[0] == 0.0
+    assert losses == sorted(set(losses)), "each type loses more than the one with more bits"
+    sizes = [one.weight_bytes for one in (exact, *found)]
+    if path == "torch":  # which spends a byte on four bits
+        sizes.pop()
+    assert sizes == sorted(set(sizes), reverse=True)
+
+
+def test_rounded_kv_loses_more_than_bf16(measured):
+    assert measured["int8", "bf16"].kl_mean < measured["int8", "int8"].kl_mean < 0.1
