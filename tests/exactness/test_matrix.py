@@ -32,7 +32,7 @@ def engine(default_model_path, **changes) -> LLM:
     return LLM(EngineConfig.model_validate(tree))
 
 
-@pytest.fixture(scope="module", params=["auto", "bf16"])
+@pytest.fixture(scope="module", params=["auto", "bf16", "int8"])
 def dtype(request) -> str:
     return request.param
 
