@@ -25,7 +25,7 @@ from netgain.deciding.decide.prompts import prepare_items
 from netgain.deciding.decide.server import served_model
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.analyse import Terms, analyse
-from netgain.deciding.experiment.conduct import warm_up, with_salt
+from netgain.deciding.experiment.conduct import Asking, warm_up, with_salt
 from netgain.deciding.experiment.launched import launched_netgain
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.experiment.verdict import Decision
@@ -137,7 +137,7 @@ async def record_baseline(folder: Path, rounds: int) -> Recordings:
         await server.ready(settings.start_timeout_s)
         model, _ = await served_model(server.url)
         options = Options(server_record=True, server_tokens=True)
-        await warm_up(server, items[:2], model, options, "warm-up")
+        await warm_up(server, items[:2], Asking(model=model, options=options), "warm-up")
         for group in range(GROUPS):
             for turn in range(rounds):
                 salted = with_salt(options, f"relabelled-{group}-{turn}")

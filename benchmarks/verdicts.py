@@ -30,10 +30,9 @@ from netgain.deciding.decide.prompts import prepare_items
 from netgain.deciding.decide.server import served_model
 from netgain.deciding.decide.settings import FULL, Settings
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
-from netgain.deciding.experiment.conduct import Design, Trial, conduct, grouped
+from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped
 from netgain.deciding.experiment.launched import launched_netgain
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
-from netgain.measuring.client.options import Options
 from netgain.measuring.workload.load import load_workload
 
 EXPERIMENTS = 2000
@@ -190,7 +189,7 @@ async def record(rounds: int) -> list[Trial]:
                     await arm.ready(settings.start_timeout_s)
                 model, _ = await served_model(arms[BASELINE].url)
                 design = Design(groups=grouped(chosen, FULL.groups, FULL.group_size), concurrency=1)
-                trials.append(await conduct(arms, design, model, Options(), f"recording-{number}"))
+                trials.append(await conduct(arms, design, Asking(model=model), f"recording-{number}"))
             finally:
                 for arm in arms.values():
                     await arm.stop()

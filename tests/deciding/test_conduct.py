@@ -13,7 +13,7 @@ from aiohttp import web
 from netgain.deciding.experiment.analyse import Terms, analyse
 from netgain.deciding.experiment.arm import Observed
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Design, conduct, grouped
+from netgain.deciding.experiment.conduct import Asking, Design, conduct, grouped
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.errors import UsageError
 from netgain.measuring.client.options import Options
@@ -108,7 +108,9 @@ def design(groups=6, size=2):
 
 
 async def test_a_planted_difference_is_adopted_from_real_timings(arms):
-    trial = await conduct(arms, design(), "m", Options(server_record=True, server_tokens=True), "salt")
+    trial = await conduct(
+        arms, design(), Asking(model="m", options=Options(server_record=True, server_tokens=True)), "salt"
+    )
     analysis = analyse(trial.observations, Terms(promises_identity=True), check_trial(trial))
     assert analysis.verdict.decision == "adopt", analysis.verdict
     assert 1.5 < analysis.e2e_median.ratio < 2.5
@@ -119,7 +121,11 @@ async def test_blocks_mirror_each_other_and_share_salts_across_arms(arms):
     plan = design(groups=2)
     seen = []
     trial = await conduct(
-        arms, plan, "m", Options(server_record=True), "salt", lambda block, total: seen.append((block.arm, total))
+        arms,
+        plan,
+        Asking(model="m", options=Options(server_record=True)),
+        "salt",
+        lambda block, total: seen.append((block.arm, total)),
     )
     assert [block.arm for block in trial.blocks] == [*plan.order(0), *plan.order(1)]
     assert [arm for arm, _ in seen] == [block.arm for block in trial.blocks]
@@ -143,7 +149,7 @@ async def test_each_start_has_groups_and_a_warm_up_of_its_own(arms):
     async def restart(start):
         began.append((start, [len(arm.asked) for arm in arms.values()]))
 
-    trial = await conduct(arms, plan, "m", Options(server_record=True), "salt", restart=restart)
+    trial = await conduct(arms, plan, Asking(model="m", options=Options(server_record=True)), "salt", restart=restart)
     assert [(seen.start, seen.group) for seen in trial.observations[::4]] == [(0, 0), (0, 1), (1, 2), (1, 3)]
     assert [block.start for block in trial.blocks] == [0] * 8 + [1] * 8
     assert began == [(1, [5, 5])], "after one warm-up and four requests of each arm"
@@ -152,19 +158,25 @@ async def test_each_start_has_groups_and_a_warm_up_of_its_own(arms):
 
 async def test_several_starts_without_a_way_to_start_again_are_refused(arms):
     with pytest.raises(UsageError, match="2 starts need servers that can be started again"):
-        await conduct(arms, msgspec.structs.replace(design(groups=2), starts=2), "m", Options(), "salt")
+        await conduct(
+            arms, msgspec.structs.replace(design(groups=2), starts=2), Asking(model="m", options=Options()), "salt"
+        )
 
 
 async def test_a_dead_candidate_is_rejected_for_its_failures(arms):
     await arms[CANDIDATE].stop()
-    trial = await conduct(arms, design(), "m", Options(server_record=True, server_tokens=True), "salt")
+    trial = await conduct(
+        arms, design(), Asking(model="m", options=Options(server_record=True, server_tokens=True)), "salt"
+    )
     verdict = analyse(trial.observations, Terms(promises_identity=True), check_trial(trial)).verdict
     assert verdict.decision == "reject"
     assert "fail" in verdict.reasons[0]
 
 
 async def test_cancelling_leaves_no_request_behind(arms):
-    running = asyncio.create_task(conduct(arms, design(), "m", Options(server_record=True), "salt"))
+    running = asyncio.create_task(
+        conduct(arms, design(), Asking(model="m", options=Options(server_record=True)), "salt")
+    )
     await asyncio.sleep(0.3)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

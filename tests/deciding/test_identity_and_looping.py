@@ -64,3 +64,26 @@ def test_short_or_twofold_repetition_is_ordinary():
 def test_an_output_loops_when_a_quarter_of_it_does():
     assert is_looped([*range(60), *[7, 8] * 10])
     assert not is_looped([*range(100), *[7, 8] * 10])
+
+
+def test_answers_are_compared_by_text_where_one_arm_tells_no_tokens(make_record):
+    same = [
+        Observation(arm=BASELINE, group=0, block=0, record=make_record("p0")),
+        Observation(arm=CANDIDATE, group=0, block=1, record=msgspec.structs.replace(make_record("p0"), server=None)),
+    ]
+    found = compare_tokens(same)
+    assert found.basis == "text"
+    assert (found.compared, found.differing) == (1, ())
+
+
+def test_answers_that_were_not_kept_are_not_called_equal(make_record):
+    bare = msgspec.structs.replace(make_record("p0"), server=None, text="")
+    unknown = [
+        Observation(arm=arm, group=0, block=block, record=bare) for block, arm in enumerate((BASELINE, CANDIDATE))
+    ]
+    assert compare_tokens(unknown).compared == 0
+    digests = [
+        msgspec.structs.replace(seen, record=msgspec.structs.replace(bare, text_sha256=digest))
+        for seen, digest in zip(unknown, ("aa", "bb"), strict=True)
+    ]
+    assert compare_tokens(digests).differing == ("p0",)

@@ -24,7 +24,7 @@ from netgain.deciding.diagnose.hypotheses import Hypothesis, rank
 from netgain.deciding.experiment.analyse import Terms, analyse
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Block, Design, Trial, conduct, grouped, warm_up, with_salt
+from netgain.deciding.experiment.conduct import Asking, Block, Design, Trial, conduct, grouped, warm_up, with_salt
 from netgain.deciding.experiment.launched import LaunchedServer, launched_netgain
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
@@ -205,7 +205,12 @@ async def _try(
         before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
 
     trial = await conduct(
-        arms, design, served.name, options, f"netgain-{settings.seed}-{time.time_ns()}", on_block, restart
+        arms,
+        design,
+        Asking(model=served.name, options=options),
+        f"netgain-{settings.seed}-{time.time_ns()}",
+        on_block,
+        restart,
     )
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     narrator.phase("judging")
@@ -268,7 +273,7 @@ async def _record_baseline(
 ) -> Run:
     narrator.phase("measuring the baseline", len(items))
     salt = f"netgain-{settings.seed}-{time.time_ns()}-recording"
-    await warm_up(baseline, items[:2], model, options, salt)
+    await warm_up(baseline, items[:2], Asking(model=model, options=options), salt)
 
     def on_progress(progress: Progress) -> None:
         narrator.step(progress.last.item_id)

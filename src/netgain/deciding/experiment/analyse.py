@@ -160,7 +160,7 @@ def looped_prompts(observations: Sequence[Observation], seed: int) -> Looped:
     answers: dict[str, bool] = defaultdict(bool)
     for seen in observations:
         answer = said(seen.record)
-        if answer is not None and seen.arm in (BASELINE, CANDIDATE):
+        if answer is not None and seen.record.text_sha256 is None and seen.arm in (BASELINE, CANDIDATE):
             tokens = answer.split() if isinstance(answer, str) else answer
             answers[seen.record.item_id] |= is_looped(tokens)
     looped = tuple(sorted(item for item, loops in answers.items() if loops))

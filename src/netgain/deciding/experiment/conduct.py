@@ -15,7 +15,7 @@ from netgain.errors import UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import Run, run
 from netgain.measuring.workload.arrivals import Closed
-from netgain.measuring.workload.item import Item
+from netgain.measuring.workload.item import Item, Message
 
 WARM_TOKENS = 8
 
@@ -26,12 +26,14 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     Both arms see the same prompts in the same order. Groups are spread evenly over `starts`; a claim across starts needs
     several, since what a process got at its start (memory layout, threads' places) stays with it. Every
     `control_every`-th group of a start is also answered by a second baseline server (None: there is no such server).
+    `mirrored` False: each arm answers a group once, for servers which would find their own KV the second time.
     """
 
     groups: tuple[tuple[Item, ...], ...]
     concurrency: int
     starts: int = 1
     control_every: int | None = None
+    mirrored: bool = True
 
     @property
     def with_control(self) -> bool:
@@ -42,12 +44,13 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
 
     def order(self, group: int) -> tuple[str, ...]:
         """Mirrored, so that a drift that is linear in time cancels within the group; every other group begins with the
-        candidate, so that what comes first in a group burdens both arms alike."""
+        candidate, so that what comes first in a group burdens both arms alike (and, where nothing is mirrored, a drift
+        cancels over two groups)."""
         half: tuple[str, ...] = (BASELINE, CANDIDATE) if group % 2 == 0 else (CANDIDATE, BASELINE)
         first = next(at for at in range(len(self.groups)) if self.start_of(at) == self.start_of(group))
         if self.control_every is not None and (group - first) % self.control_every == 0:
             half = (*half, CONTROL)
-        return (*half, *reversed(half))
+        return (*half, *reversed(half)) if self.mirrored else half
 
     @property
     def blocks(self) -> int:
@@ -60,6 +63,21 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def items(self) -> tuple[Item, ...]:
         return tuple(item for group in self.groups for item in group)
+
+
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """How an arm is asked: the model by the name that it has there, and what the server accepts.
+
+    `salted` False: it does not know cache_salt, so what it keeps of a prompt is found again.
+    """
+
+    model: str
+    options: Options = Options()
+    salted: bool = True
+
+    def under(self, salt: str) -> Options:
+        """Options under which prompts share no prefix-cache entry with another salt, where the server can do that."""
+        return with_salt(self.options, salt) if self.salted else self.options
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,13 +133,13 @@ def grouped(items: Sequence[Item], groups: int, size: int) -> tuple[tuple[Item, 
 async def conduct(
     arms: Mapping[str, Arm],
     design: Design,
-    model: str,
-    options: Options,
+    asking: Asking | Mapping[str, Asking],
     salt: str,
     on_block: Callable[[Block, int], None] | None = None,
     restart: Callable[[int], Awaitable[None]] | None = None,
 ) -> Trial:
-    """Warm all arms up, then run all blocks. `salt` separates this experiment's cache entries from any other's.
+    """Warm all arms up, then run all blocks. `asking`: of all arms, or of each by its name. `salt` separates this
+    experiment's cache entries from any other's.
 
     `restart(start)` ends every arm and starts it again; it is awaited before each start but the first, which has happened.
     Request failures are data; a failing client or a lost arm shows in the blocks and checks. Raises UsageError when the
@@ -129,6 +147,7 @@ async def conduct(
     """
     if design.starts > 1 and restart is None:
         raise UsageError(f"{design.starts} starts need servers that can be started again; use a single start")
+    ways = {name: asking if isinstance(asking, Asking) else asking[name] for name in arms}
     observations: list[Observation] = []
     blocks: list[Block] = []
     started: int | None = None
@@ -137,8 +156,8 @@ async def conduct(
         if start != started:
             if started is not None and restart is not None:
                 await restart(start)
-            for arm in arms.values():
-                await warm_up(arm, items, model, options, f"{salt}-{start}")
+            for name, arm in arms.items():
+                await warm_up(arm, items, ways[name], f"{salt}-{start}")
             started = start
         turns: dict[str, int] = {}
         for name in design.order(group):
@@ -148,8 +167,7 @@ async def conduct(
                 name,
                 items,
                 design,
-                model,
-                with_salt(options, f"{salt}-{repeat}-{group}"),
+                msgspec.structs.replace(ways[name], options=ways[name].under(f"{salt}-{repeat}-{group}")),
                 len(blocks),
                 group,
                 repeat,
@@ -164,10 +182,22 @@ async def conduct(
     return Trial(observations=tuple(observations), blocks=tuple(blocks))
 
 
-async def warm_up(arm: Arm, items: Sequence[Item], model: str, options: Options, salt: str) -> None:
-    """A few short requests whose times are thrown away: the first ones pay for lazily built things."""
+async def warm_up(arm: Arm, items: Sequence[Item], asking: Asking, salt: str) -> None:
+    """A few short requests whose times are thrown away: the first ones pay for lazily built things.
+
+    A server without salts is asked other prompts than those that are measured, since it would know these afterwards.
+    """
     short = [msgspec.structs.replace(item, max_tokens=min(item.max_tokens, WARM_TOKENS)) for item in items]
-    await run(arm.url, model, short, Closed(1), with_salt(options, f"{salt}-warm-up"))
+    if not asking.salted:
+        short = [_other(item, place) for place, item in enumerate(short)]
+    await run(arm.url, asking.model, short, Closed(1), asking.under(f"{salt}-warm-up"))
+
+
+def _other(item: Item, place: int) -> Item:
+    text = f"{place} warms up."
+    if item.prompt is not None:
+        return msgspec.structs.replace(item, prompt=text)
+    return msgspec.structs.replace(item, messages=(Message("user", text),))
 
 
 def with_salt(options: Options, salt: str) -> Options:
@@ -181,15 +211,14 @@ async def _block(
     name: str,
     items: Sequence[Item],
     design: Design,
-    model: str,
-    options: Options,
+    asking: Asking,
     index: int,
     group: int,
     repeat: int,
 ) -> tuple[Block, Run]:
     await arms[name].reset()
     before, machine, began_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
-    done = await run(arms[name].url, model, items, Closed(design.concurrency), options)
+    done = await run(arms[name].url, asking.model, items, Closed(design.concurrency), asking.options)
     after, machine_after, ended_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
     wall_s = max(1e-9, ended_s - began_s)
     used = {arm: later - before[arm] for arm, later in after.items() if arm in before}

@@ -23,29 +23,36 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def said(record: ClientRecord) -> tuple[int, ...] | str | None:
-    """What the request produced: token ids where the server told them, else text. None for a failure."""
+    """What the request produced: token ids where the server told them, else text. None for a failure, and for an answer of
+    which neither was kept."""
+    if record.ok and record.server is not None and record.server.output_ids is not None:
+        return record.server.output_ids
+    return written(record)
+
+
+def written(record: ClientRecord) -> str | None:
+    """Answer and reasoning as text, or their digest where a file has only that. None for a failure, and where nothing was
+    kept of an answer that had tokens."""
     if not record.ok:
         return None
-    if record.server is not None and record.server.output_ids is not None:
-        return record.server.output_ids
-    return record.text
+    text = record.text + record.reasoning or record.text_sha256
+    return "" if text is None and record.output_tokens == 0 else text
 
 
 def compare_tokens(
     observations: Iterable[Observation], baseline: str = BASELINE, candidate: str = CANDIDATE
 ) -> Identity:
-    """Compare all outputs of a prompt over both arms and all blocks."""
+    """Compare all outputs of a prompt over both arms and all blocks: by token ids if every answer has them, else by text."""
+    answered = [seen for seen in observations if seen.arm in (baseline, candidate) and seen.record.ok]
+    by_ids = bool(answered) and all(isinstance(said(seen.record), tuple) for seen in answered)
     outputs: dict[str, dict[str, set[tuple[int, ...] | str]]] = {}
-    kinds: set[type] = set()
-    for observation in observations:
-        output = said(observation.record)
-        if output is None or observation.arm not in (baseline, candidate):
-            continue
-        kinds.add(type(output))
-        outputs.setdefault(observation.record.item_id, {}).setdefault(observation.arm, set()).add(output)
+    for seen in answered:
+        output = said(seen.record) if by_ids else written(seen.record)
+        if output is not None:
+            outputs.setdefault(seen.record.item_id, {}).setdefault(seen.arm, set()).add(output)
     both = {item: arms for item, arms in outputs.items() if len(arms) == 2}
     return Identity(
-        basis="token ids" if kinds == {tuple} else "text" if kinds == {str} else "token ids and text",
+        basis="token ids" if by_ids else "text",
         compared=len(both),
         differing=tuple(sorted(item for item, arms in both.items() if arms[baseline] != arms[candidate])),
         baseline_differs=tuple(sorted(item for item, arms in outputs.items() if len(arms.get(baseline, ())) > 1)),

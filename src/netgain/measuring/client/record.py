@@ -31,7 +31,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     `chunk_times_s[i]` is when the i-th chunk that carried tokens arrived and `chunk_tokens[i]` how many it carried.
     `tokens_source` is the rule behind those counts: "usage" = the server's running usage in every chunk, "total" = only
     the server's final count, spread over the chunks by length of text, "text" = the same with a count re-tokenised here,
-    "chunks" = one token per chunk assumed. `text` is the answer; `reasoning` every other channel.
+    "chunks" = one token per chunk assumed. `text` is the answer; `reasoning` every other channel;
+    `text_sha256` is of both, where a file kept neither.
     `turn`: how many times the item had been sent before in this run.
     `connect_s` is the time to open a connection for this request (0.0: an open one was reused). `resent`: the reused one was
     found closed before any answer, and the request was sent again over a new one; its times count from the first sending.
@@ -59,6 +60,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     resent: bool = False
     text: str = ""
     reasoning: str = ""
+    text_sha256: str | None = None
     server: RequestRecord | None = None
 
     @property

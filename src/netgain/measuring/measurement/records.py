@@ -114,16 +114,21 @@ def _to_row(row: Row, with_text: bool) -> dict[str, Any]:
     found.update((name, getattr(record, name)) for name in (*_TIMES, *_PLAIN))
     found["chunk_times_s"] = list(record.chunk_times_s)
     found["chunk_tokens"] = list(record.chunk_tokens)
-    found["text_sha256"] = hashlib.sha256(said.encode("utf-8", "replace")).hexdigest() if said else None
+    found["text_sha256"] = _digest(said) or record.text_sha256
     found["text"] = record.text if with_text else None
     found["reasoning"] = record.reasoning if with_text else None
     found["server"] = None if record.server is None else msgspec.json.encode(record.server).decode()
     return found
 
 
+def _digest(said: str) -> str | None:
+    return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest() if said else None
+
+
 def _from_row(row: dict[str, Any]) -> Row:
     fields = {name: row[name] for name in (*_TIMES, *_PLAIN, "chunk_times_s", "chunk_tokens")}
     fields["text"], fields["reasoning"] = row["text"] or "", row["reasoning"] or ""
+    fields["text_sha256"] = None if row["text"] or row["reasoning"] else row["text_sha256"]
     fields["server"] = None if row["server"] is None else msgspec.json.decode(row["server"], type=RequestRecord)
     record = msgspec.convert(fields, ClientRecord, strict=True)
     return Row(window=row["window"], counted=row["counted"], record=record)
