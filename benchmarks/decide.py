@@ -25,8 +25,8 @@ from netgain.deciding.decide.prompts import prepare_items
 from netgain.deciding.decide.server import served_model
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.analyse import Terms, analyse
+from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.deciding.experiment.conduct import Asking, warm_up, with_salt
-from netgain.deciding.experiment.launched import launched_netgain
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.experiment.verdict import Decision
 from netgain.deciding.report.outcome import Outcome

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from benchmarks import _report
-from netgain.deciding.experiment.launched import launched_netgain
+from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.ledger.clock import WallClock
 from netgain.ledger.collector import Collector
 from netgain.ledger.export import JsonlWriter

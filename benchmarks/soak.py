@@ -24,7 +24,7 @@ import psutil
 
 from benchmarks import _report
 from benchmarks._soak_load import SCENARIOS, Tally, World, client, large, one, references
-from netgain.deciding.experiment.launched import launched_netgain
+from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.serving.api.keys import KeyLimits, new_key
 
 START_S = 300.0

@@ -19,7 +19,7 @@ import psutil
 from benchmarks import _report
 from benchmarks._signals import cancelled_by_signals
 from benchmarks.peers.prompts import items
-from netgain.deciding.experiment.launched import launched_netgain
+from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.errors import NetgainError, Unavailable, UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import run

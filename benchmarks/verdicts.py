@@ -30,8 +30,8 @@ from netgain.deciding.decide.prompts import prepare_items
 from netgain.deciding.decide.server import served_model
 from netgain.deciding.decide.settings import FULL, Settings
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
+from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped
-from netgain.deciding.experiment.launched import launched_netgain
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.measuring.workload.load import load_workload
 

@@ -31,7 +31,7 @@ from benchmarks.peers import install, machine, ratios
 from benchmarks.peers.programs import KV_TOKENS, MODEL, Contender, contenders
 from benchmarks.peers.prompts import items
 from netgain.cost import roofline
-from netgain.deciding.experiment.launched import LaunchedServer
+from netgain.deciding.experiment.arms.launched import LaunchedServer
 from netgain.errors import NetgainError, Unavailable, UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import Run, run

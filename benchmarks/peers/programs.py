@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from benchmarks.peers import install
-from netgain.deciding.experiment.launched import LaunchedServer, Program
+from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
 from netgain.errors import NetgainError, Unavailable
 
 MODEL = "compared"  # the name that every server is told to serve under

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.peers.programs import Contender
 from benchmarks.peers.prompts import items
 from benchmarks.peers.ratios import figures
-from netgain.deciding.experiment.launched import LaunchedServer, Program
+from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
 from netgain.serving.model.checkpoint import open_checkpoint
 
 

@@ -1,14 +1,14 @@
-"""A server as an arm: started on its own port, watched, and ended together with everything that it started."""
+"""A server as an arm: started on its own port under a keeper, watched, and ended together with everything that it started."""
 
 import asyncio
-import ctypes
 import os
+import re
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -16,6 +16,8 @@ import msgspec
 import psutil
 
 from netgain.deciding.experiment.arm import Observed
+from netgain.deciding.experiment.arms import keeper
+from netgain.deciding.experiment.arms.port import check_free, free_port
 from netgain.errors import NetgainError, Unavailable, UsageError
 
 POLL_S = 0.1
@@ -23,8 +25,7 @@ PROBE_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 20
-_PR_SET_PDEATHSIG = 1
-_SAID = "netgain: "  # how the command begins its one line about a failure
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +33,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     `command(port)` is the command line; `shown` is how a user would write it. `environment` is set on top of this
     process's own. `health` is the path that answers 200 once requests are served. `explain(code, log)` says in the
-    program's own words why it ended with `code` while starting; None where its log tells nothing special.
+    program's own words why it ended with `code` while starting; None where its log tells nothing special. `shutdown_s`:
+    how long it may take to end when asked to.
     """
 
     command: Callable[[int], Sequence[str]]
@@ -40,38 +42,21 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     health: str = "/health"
     explain: Callable[[int, str], NetgainError | None] = lambda code, log: None
-
-
-def launched_netgain(name: str, flags: Sequence[str], log: Path, executable: str = sys.executable) -> "LaunchedServer":
-    """`netgain serve FLAGS` as an arm."""
-
-    def explain(code: int, text: str) -> NetgainError | None:
-        said = [line.removeprefix(_SAID) for line in text.splitlines() if line.startswith(_SAID)]
-        kind = UsageError if code == UsageError.exit_code else Unavailable
-        return kind(f"the {name} server did not start: {said[-1]} (log: {log})") if said else None
-
-    return LaunchedServer(
-        name,
-        Program(
-            command=lambda port: (executable, "-m", "netgain.cli.main", "serve", *flags, "--port", str(port)),
-            shown=("netgain", "serve", *flags),
-            explain=explain,
-        ),
-        log,
-    )
+    shutdown_s: float = STOP_TIMEOUT_S
 
 
 class LaunchedServer:
-    """A program as a child process in a session of its own, its output in a log file.
+    """A program as a child of a keeper process, in a session of its own, its output in a log file.
 
-    The child is told to end when this process dies by whatever cause (on Linux), and `stop` ends the whole process
-    group, then any descendant that left it.
+    The keeper ends the server and all its descendants when this process ends by whatever cause, kill -9 included.
+    `port`: the one to use at every start (None: a free one).
     """
 
-    def __init__(self, name: str, program: Program, log: Path) -> None:
+    def __init__(self, name: str, program: Program, log: Path, port: int | None = None) -> None:
         self._name = name
         self._program = program
         self._log = log
+        self._pinned = port
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._family: dict[int, psutil.Process] = {}
@@ -90,10 +75,23 @@ class LaunchedServer:
     def command(self) -> tuple[str, ...]:
         return self._program.shown
 
+    @property
+    def log(self) -> str:
+        """What the server has written since its first start; empty where the file cannot be read."""
+        try:
+            return self._log.read_text(errors="replace")
+        except OSError:
+            return ""
+
     async def start(self) -> None:
         mode = "wb" if self._port is None else "ab"  # the log of a later start is added
-        self._port = free_port()
+        if self._pinned is not None:
+            check_free(self._pinned, self._name)
+        self._port = free_port() if self._pinned is None else self._pinned
         arguments = list(self._program.command(self._port))
+        environment = {**os.environ, **self._program.environment}
+        if shutil.which(arguments[0], path=environment.get("PATH")) is None:
+            raise Unavailable(f"the {self._name} arm could not be started: there is no program {arguments[0]}")
         try:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             opened = self._log.open(mode)
@@ -104,26 +102,27 @@ class LaunchedServer:
         with opened as log:
             try:
                 self._process = subprocess.Popen(
-                    arguments,
-                    stdin=subprocess.DEVNULL,
+                    (sys.executable, "-I", "-S", keeper.__file__, str(self._program.shutdown_s), *arguments),
+                    stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **self._program.environment},
                     start_new_session=True,
-                    preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                    bufsize=0,
                 )
+                self._tell(self._process)
             except OSError as error:
                 raise Unavailable(f"the {self._name} arm could not be started ({error}): {arguments[0]}") from error
 
     async def ready(self, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)) as session:
+        async with aiohttp.ClientSession() as session:
             while True:
                 if self._process is None:
                     raise Unavailable(f"the {self._name} arm was not started")
-                if (code := self._process.poll()) is not None:
+                answers = await self._answers(session, min(PROBE_TIMEOUT_S, max(0.1, deadline_s - time.monotonic())))
+                if (code := self._process.poll()) is not None:  # asked last: another server may answer at this port
                     raise self._refused(code)
-                if await self._answers(session):
+                if answers:
                     self._note_family()
                     return
                 if time.monotonic() >= deadline_s:
@@ -162,23 +161,30 @@ class LaunchedServer:
             return
         self._note_family()
         process, self._process = self._process, None
-        _signal_group(process.pid, signal.SIGTERM)
-        self._signal_family(signal.SIGCONT)  # the frozen would not hear it
+        _end_lifeline(process)
         try:
-            await _until_gone(process, self._family.values(), STOP_TIMEOUT_S)
+            await _until_gone(process, self._program.shutdown_s + KILL_TIMEOUT_S)
         finally:  # also when this wait is cancelled: nothing is left behind
-            _signal_group(process.pid, signal.SIGKILL)
-            for member in self._family.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGUSR1)  # the keeper kills all of them at once
                 try:
-                    member.kill()
-                except psutil.Error:
-                    continue
-            try:
-                process.wait(KILL_TIMEOUT_S)
-            except subprocess.TimeoutExpired as error:
-                raise Unavailable(f"the {self._name} server (pid {process.pid}) survived SIGKILL") from error
-            psutil.wait_procs(list(self._family.values()), timeout=KILL_TIMEOUT_S)
+                    process.wait(KILL_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            self._signal_family(signal.SIGKILL)  # those whose keeper was killed
+            process.wait(KILL_TIMEOUT_S)
+            _, alive = psutil.wait_procs(list(self._family.values()), timeout=KILL_TIMEOUT_S)
             self._family = {}
+        if alive:
+            pids = ", ".join(str(member.pid) for member in alive)
+            raise Unavailable(f"processes of the {self._name} server survived SIGKILL: {pids}")
+
+    def _tell(self, process: "subprocess.Popen[bytes]") -> None:
+        """The keeper's first input: the variables of the server's environment, which `ps` must not show."""
+        parts = [f"{name}={value}" for name, value in self._program.environment.items()]
+        text = "\0".join(parts).encode("utf-8", "surrogateescape")
+        assert process.stdin is not None
+        process.stdin.write(len(text).to_bytes(8, "big") + text)
 
     def _signal_family(self, number: signal.Signals) -> None:
         for member in self._family.values():
@@ -188,71 +194,49 @@ class LaunchedServer:
                 continue
 
     def _note_family(self) -> None:
-        """Remember every descendant, so that one that outlives its parent is still found."""
+        """Remember every descendant of the keeper, so that one that outlives both is still found."""
         if self._process is None:
             return
         try:
-            root = psutil.Process(self._process.pid)
-            for member in (root, *root.children(recursive=True)):
+            for member in psutil.Process(self._process.pid).children(recursive=True):
                 self._family.setdefault(member.pid, member)
         except psutil.Error:
             return
 
-    async def _answers(self, session: aiohttp.ClientSession) -> bool:
+    async def _answers(self, session: aiohttp.ClientSession, patience_s: float) -> bool:
         try:
-            async with session.get(f"{self.url}{self._program.health}") as response:
+            async with asyncio.timeout(patience_s), session.get(f"{self.url}{self._program.health}") as response:
                 return response.status == 200
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
     def _refused(self, code: int) -> NetgainError:
         """Why the server ended while starting: in its own words, if it said them."""
-        ended = Unavailable(f"the {self._name} server ended with code {code} while starting.{self._tail()}")
-        try:
-            return self._program.explain(code, self._log.read_text(errors="replace")) or ended
-        except OSError:
-            return ended
+        by = f"was ended by {_signal_name(code - 128)}" if code > 128 else f"ended with code {code}"
+        ended = Unavailable(f"the {self._name} server {by} while starting.{self._tail()}")
+        return self._program.explain(code, self.log) or ended
 
     def _tail(self) -> str:
-        try:
-            lines = self._log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        except OSError:
-            return f" Its log {self._log} cannot be read."
-        return (
-            f" The end of {self._log}:\n" + "\n".join(f"  {line}" for line in lines) if lines else " Its log is empty."
-        )
+        lines = self.log.splitlines()[-LOG_TAIL_LINES:]
+        if not lines:
+            return f" Its log {self._log} is empty or cannot be read."
+        shown = (f"  {_COLOURS.sub('', line)}" for line in lines)
+        return f" The end of {self._log}:\n" + "\n".join(shown)
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _end_lifeline(process: "subprocess.Popen[bytes]") -> None:
+    if process.stdin is not None:
+        process.stdin.close()
 
 
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-async def _until_gone(process: "subprocess.Popen[bytes]", family: Iterable[psutil.Process], timeout_s: float) -> None:
+async def _until_gone(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
-    members = [member for member in family if member.pid != process.pid]
-    while time.monotonic() < deadline_s:
-        if process.poll() is not None and not any(_alive(member) for member in members):
-            return
+    while time.monotonic() < deadline_s and process.poll() is None:
         await asyncio.sleep(POLL_S / 2)
 
 
-def _alive(member: psutil.Process) -> bool:
+def _signal_name(number: int) -> str:
     try:
-        return member.is_running() and member.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _end_with_parent() -> None:
-    """Runs in the child before exec: the kernel sends it SIGTERM when the thread that started it dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
