@@ -25,6 +25,7 @@ from netgain.deciding.experiment.power import spent
 from netgain.deciding.experiment.stability import check_stability
 from netgain.deciding.experiment.statistics import CONFIDENCE, Effect, mean_effect, median_effect
 from netgain.deciding.experiment.tails import Tail, Tails
+from netgain.deciding.experiment.unpaired import mean_effect_apart, median_effect_apart, samples
 from netgain.deciding.experiment.verdict import (
     MINIMUM_EFFECT,
     Check,
@@ -46,7 +47,11 @@ TAILS = (0.95, 0.99)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What the decision is held to, fixed before anything is measured."""
+    """What the decision is held to, fixed before anything is measured.
+
+    `doubts`: why even a measured gain is not yet a reason to adopt. `paired` False: the arms were asked different prompts.
+    `scope` and `advice` replace what the verdict would say of its reach and of what to do next.
+    """
 
     promises_identity: bool
     slo: SLO | None = None
@@ -54,6 +59,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     minimum_effect: float = MINIMUM_EFFECT
     confidence: float = CONFIDENCE
     seed: int = 0
+    doubts: tuple[str, ...] = ()
+    paired: bool = True
+    scope: str | None = None
+    advice: str | None = None
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +104,10 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
     """Compute effects, noise and guards of a finished experiment and judge it."""
     seed, confidence = terms.seed, terms.confidence
     pairs = pair(observations, end_to_end)
-    primary, mean = median_effect(pairs, seed, confidence), mean_effect(pairs, seed, confidence)
-    tpot = median_effect(pair(observations, per_token), seed, confidence)
+    primary, mean = _median(observations, end_to_end, terms), mean_effect(pairs, seed, confidence)
+    if not terms.paired:
+        mean = mean_effect_apart(samples(observations, end_to_end), seed, confidence)
+    tpot = _median(observations, per_token, terms)
     control = median_effect(pair(observations, end_to_end, BASELINE, CONTROL), seed, confidence)
     a_a = median_effect(_first_against_last(observations), seed)
     floor = _noise_floor(control or a_a)
@@ -110,10 +121,14 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
             checks=(*checks, *check_stability(observations, pairs, primary, a_a, seed)),
             identity=compare_tokens(observations),
             promises_identity=terms.promises_identity,
-            looped=looped_prompts(observations, seed),
+            looped=looped_prompts(observations, terms),
             control=control,
             spent=spent(observations),
             confidence=confidence,
+            doubts=terms.doubts,
+            paired=terms.paired,
+            scope=terms.scope,
+            advice=terms.advice,
         ),
         terms.minimum_effect,
     )
@@ -122,12 +137,12 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
         e2e_median=primary,
         e2e_mean=mean,
         tpot_median=tpot,
-        ttft_median=median_effect(pair(observations, first_token), seed, confidence),
+        ttft_median=_median(observations, first_token, terms),
         a_a=a_a,
         control=control,
         tails=_tails(tails, confidence),
         waterfall=waterfall(observations),
-        rollback=rollback_rule(_median(observations, per_token), tpot, floor, ROLLBACK_WINDOW),
+        rollback=rollback_rule(_baseline_median(observations, per_token), tpot, floor, ROLLBACK_WINDOW),
         slo_met=None if terms.slo is None else _attainments(observations, terms.slo),
     )
 
@@ -155,7 +170,7 @@ def analyse_family(
     }
 
 
-def looped_prompts(observations: Sequence[Observation], seed: int) -> Looped:
+def looped_prompts(observations: Sequence[Observation], terms: Terms) -> Looped:
     """Prompts answered with text that repeats itself in either arm, and the primary effect without them."""
     answers: dict[str, bool] = defaultdict(bool)
     for seen in observations:
@@ -165,8 +180,15 @@ def looped_prompts(observations: Sequence[Observation], seed: int) -> Looped:
             answers[seen.record.item_id] |= is_looped(tokens)
     looped = tuple(sorted(item for item, loops in answers.items() if loops))
     kept = [seen for seen in observations if seen.record.item_id not in looped]
-    without = median_effect(pair(kept, end_to_end), seed) if looped else None
+    without = _median(kept, end_to_end, msgspec.structs.replace(terms, confidence=CONFIDENCE)) if looped else None
     return Looped(prompts=len(answers), looped=looped, without=without)
+
+
+def _median(observations: Sequence[Observation], metric: Metric, terms: Terms) -> Effect | None:
+    """Of the median prompt where prompts are paired, else of the medians of both arms."""
+    if terms.paired:
+        return median_effect(pair(observations, metric), terms.seed, terms.confidence)
+    return median_effect_apart(samples(observations, metric), terms.seed, terms.confidence)
 
 
 def _first_against_last(observations: Sequence[Observation]) -> Pairs:
@@ -198,7 +220,7 @@ def _tails(tails: Callable[[SloMetric], Tails], confidence: float) -> tuple[Tail
     return tuple(tail for tail in found if tail.baseline_s is not None or tail.candidate_s is not None)
 
 
-def _median(observations: Sequence[Observation], metric: Metric) -> float | None:
+def _baseline_median(observations: Sequence[Observation], metric: Metric) -> float | None:
     values = [metric(seen.record) for seen in observations if seen.arm == BASELINE]
     known = [value for value in values if value is not None]
     return float(np.median(known)) if known else None

@@ -82,8 +82,13 @@ def needed_to_decide(
     )
 
 
-def next_steps(primary: Effect | None, needed: Needed | None, *, full_form: bool, looping: bool) -> list[str]:
-    """For a run that is valid and decides nothing. `looping`: only looping text stands between it and a decision."""
+def next_steps(
+    primary: Effect | None, needed: Needed | None, *, full_form: bool, looping: bool, advice: str | None = None
+) -> list[str]:
+    """For a run that is valid and decides nothing. `looping`: only looping text stands between it and a decision.
+
+    `advice`: what to do next, where it is not to run `netgain decide` again.
+    """
     if looping:
         return ["next: prompts, or a model, whose answers do not repeat themselves (--workload, --model)"]
     told = []
@@ -94,7 +99,9 @@ def next_steps(primary: Effect | None, needed: Needed | None, *, full_form: bool
             f"about {needed.units} {what} would decide it if noise and effect stay as they are; {primary.units} were "
             f"measured ({count(needed.blocks, 'more block')}{took})"
         )
-    if full_form:
+    if advice is not None:
+        told.append(f"next: {advice}")
+    elif full_form:
         told.append(
             "next: the same command again while nothing else runs, since other work widens the interval "
             "(netgain doctor shows the load)"

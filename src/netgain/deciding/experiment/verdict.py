@@ -80,7 +80,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the decision rests on. `noise_floor` is a log ratio; `promises_identity`: equal tokens are required."""
+    """Everything the decision rests on. `noise_floor` is a log ratio; `promises_identity`: equal tokens are required.
+    `doubts`, `paired`, `scope` and `advice` as in `Terms`."""
 
     primary: Effect | None
     mean: Effect | None
@@ -93,6 +94,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     control: Effect | None = None
     spent: Spent = Spent(blocks=0, block_s=None)
     confidence: float = CONFIDENCE
+    doubts: tuple[str, ...] = ()
+    paired: bool = True
+    scope: str | None = None
+    advice: str | None = None
 
 
 def judge(evidence: Evidence, minimum_effect: float = MINIMUM_EFFECT) -> Verdict:
@@ -106,16 +111,22 @@ def judge(evidence: Evidence, minimum_effect: float = MINIMUM_EFFECT) -> Verdict
     needed = None
     if decision == "inconclusive" and not void:
         needed = needed_to_decide(evidence.primary, minimum_effect, evidence.spent, evidence.confidence)
-        if finding(evidence.primary, margin) != "same":
+        found = finding(evidence.primary, margin)
+        if found != "same" and not (
+            found == "faster" and evidence.doubts
+        ):  # each doubt says itself what would remove it
             full_form = evidence.control is not None
-            reasons += next_steps(evidence.primary, needed, full_form=full_form, looping=_only_loops(evidence, margin))
+            looping = _only_loops(evidence, margin)
+            reasons += next_steps(
+                evidence.primary, needed, full_form=full_form, looping=looping, advice=evidence.advice
+            )
     return Verdict(
         decision=decision,
         finding=finding(evidence.primary, margin),
         void=void,
         headline=_headline(void, evidence, reasons, margin),
         reasons=tuple(reasons),
-        scope=_scope(evidence.primary),
+        scope=evidence.scope or _scope(evidence.primary),
         primary=evidence.primary,
         confidence=evidence.confidence,
         noise_floor=None if evidence.noise_floor is None else math.expm1(evidence.noise_floor),
@@ -207,7 +218,7 @@ def _scope(primary: Effect | None) -> str:
 
 def _hesitations(evidence: Evidence, margin: float) -> list[str]:
     """Why a measured gain is not yet a reason to adopt."""
-    found = [_guard_says(guard) for guard in evidence.guards if guard.state == "not shown"]
+    found = [_guard_says(guard) for guard in evidence.guards if guard.state == "not shown"] + list(evidence.doubts)
     mean, primary = evidence.mean, evidence.primary
     lags = mean is not None and primary is not None and mean.high is not None and mean.high < primary.ratio
     if mean is not None and mean.ratio < 1.0 and lags:
@@ -256,12 +267,13 @@ def _headline(void: bool, evidence: Evidence, reasons: Sequence[str], margin: fl
     if primary.interval is None:
         return f"End-to-end time {change(primary.ratio)}, without an interval: {reasons[0]}"
     low, high = primary.interval
-    measured = f"{primary.ratio:.2f}x, {evidence.confidence * 100:.4g} % interval {low:.2f}x to {high:.2f}x"
+    what = "median speedup of paired prompts" if evidence.paired else "ratio of the medians, prompts not paired:"
+    measured = f"{what} {primary.ratio:.2f}x, {evidence.confidence * 100:.4g} % interval {low:.2f}x to {high:.2f}x"
     if finding(primary, margin) == "same":
-        return f"End-to-end time per request does not change by as much as matters (median speedup of paired prompts {measured})"
+        return f"End-to-end time per request does not change by as much as matters ({measured})"
     if low <= 1.0 <= high:
-        return f"No change of end-to-end time per request is shown (median speedup of paired prompts {measured})"
-    return f"End-to-end time per request {change(primary.ratio)} (median speedup of paired prompts {measured})"
+        return f"No change of end-to-end time per request is shown ({measured})"
+    return f"End-to-end time per request {change(primary.ratio)} ({measured})"
 
 
 def change(ratio: float) -> str:
