@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -18,6 +18,7 @@ import psutil
 from netgain.deciding.experiment.arm import Observed
 from netgain.deciding.experiment.arms import keeper
 from netgain.deciding.experiment.arms.port import check_free, free_port
+from netgain.deciding.experiment.arms.reset import Reset
 from netgain.errors import NetgainError, Unavailable, UsageError
 
 POLL_S = 0.1
@@ -34,7 +35,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     `command(port)` is the command line; `shown` is how a user would write it. `environment` is set on top of this
     process's own. `health` is the path that answers 200 once requests are served. `explain(code, log)` says in the
     program's own words why it ended with `code` while starting; None where its log tells nothing special. `shutdown_s`:
-    how long it may take to end when asked to.
+    how long it may take to end when asked to. `reset(url)` empties its caches (None: only salts keep blocks apart).
     """
 
     command: Callable[[int], Sequence[str]]
@@ -43,6 +44,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     health: str = "/health"
     explain: Callable[[int, str], NetgainError | None] = lambda code, log: None
     shutdown_s: float = STOP_TIMEOUT_S
+    reset: Callable[[str], Awaitable[Reset]] | None = None
 
 
 class LaunchedServer:
@@ -133,6 +135,8 @@ class LaunchedServer:
                 await asyncio.sleep(POLL_S)
 
     async def reset(self) -> str:
+        if self._program.reset is not None:
+            return (await self._program.reset(self.url)).says
         return "cold at the start of each block: every block asks under a cache salt of its own"
 
     def pause(self) -> None:

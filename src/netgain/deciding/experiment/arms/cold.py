@@ -1,0 +1,152 @@
+"""Whether the caches of an arm are really cold after a reset: asked of its counters, with a prompt that was just answered."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping
+
+import aiohttp
+import msgspec
+
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.conduct import Asking
+from netgain.measuring.client.run import run
+from netgain.measuring.observe.exposition import Snapshot, read_exposition
+from netgain.measuring.observe.names import Engine, engine_of, figures
+from netgain.measuring.observe.window import observed
+from netgain.measuring.workload.arrivals import Closed
+from netgain.measuring.workload.item import Item
+
+PROBE_WORDS = 400
+COLD_SHARE = 0.05  # of the probe's tokens: what a chat template or a first block may share with anything
+WARM_SHARE = 0.25
+FASTER = (
+    0.5  # a second answer whose first token comes in less than this share of the first one's time was not computed anew
+)
+SETTLE_S = 2.0
+
+
+class ColdCache(msgspec.Struct, frozen=True, kw_only=True):
+    """What a probe found. `verified`: whether blocks begin cold; None: it cannot be told.
+
+    The other figures are prompt tokens found again: by the same prompt at once (`again`), after the reset (`after_reset`),
+    and under another salt (`after_salt`). None: not asked or not told.
+    """
+
+    verified: bool | None
+    says: str
+    prompt_tokens: int | None = None
+    again: int | None = None
+    after_reset: int | None = None
+    after_salt: int | None = None
+
+    @property
+    def caveat(self) -> str | None:
+        """What a result must say when cold blocks are not verified."""
+        if self.verified:
+            return None
+        return f"Cache state {'contradicted' if self.verified is False else 'not verified'}: {self.says}."
+
+
+class _Answered(msgspec.Struct, frozen=True):
+    """One probe. `by_counter` and `by_usage` are cached tokens by /metrics and by the answer's own usage."""
+
+    ok: bool
+    error: str | None
+    prompt_tokens: int | None
+    by_counter: float | None
+    by_usage: int | None
+    ttft_s: float | None
+
+    @property
+    def cached(self) -> int | None:
+        told = [value for value in (self.by_counter, self.by_usage) if value is not None]
+        return round(max(told)) if told else None
+
+
+async def verify_cold(arm: Arm, asking: Asking) -> ColdCache:
+    """Ask one new prompt twice, reset, ask again, and where the reset did not take, under another salt. Call it while the arm
+    is idle and before anything is measured. Never raises for what the server does."""
+    nonce = uuid.uuid4().hex
+    words = " ".join(("alder", "birch", "cedar", "dogwood", "elm", "fir", "ginkgo")[n % 7] for n in range(PROBE_WORDS))
+    item = Item(id="cache-probe", category="probe", max_tokens=1, prompt=f"{nonce} {words}", temperature=0.0)
+    first = await _ask(arm.url, asking, item, f"{nonce}-a")
+    again = await _ask(arm.url, asking, item, f"{nonce}-a")
+    if not (first.ok and again.ok):
+        return ColdCache(verified=None, says=f"the probe was not answered ({first.error or again.error})")
+    if again.cached is None:
+        return ColdCache(verified=None, says="neither metrics nor answers tell how many prompt tokens were found again")
+    tokens = again.prompt_tokens or first.prompt_tokens
+    told = {"prompt_tokens": tokens, "again": again.cached}
+    if not tokens:
+        return ColdCache(verified=None, says="the server does not tell how many tokens the probe has")
+    if (first.cached or 0) > COLD_SHARE * tokens:
+        says = f"{first.cached} of {tokens} tokens of a prompt that was never sent before counted as found in the cache"
+        return ColdCache(verified=None, says=says, **told)
+    if again.cached < WARM_SHARE * tokens:
+        if first.ttft_s and again.ttft_s is not None and again.ttft_s < FASTER * first.ttft_s:
+            says = (
+                f"a repeated prompt was answered in {again.ttft_s / first.ttft_s:.0%} of the time while the counters tell of "
+                "no token found again, so they cannot be trusted"
+            )
+            return ColdCache(verified=None, says=says, **told)
+        says = "nothing of a repeated prompt is found again, so blocks are cold without a reset"
+        return ColdCache(verified=True, says=says, **told)
+    answer = await arm.reset()
+    after = await _ask(arm.url, asking, item, f"{nonce}-a")
+    told["after_reset"] = after.cached
+    found = f"{again.cached} of {tokens} tokens of a repeated prompt were found again"
+    if after.cached is not None and after.cached <= COLD_SHARE * tokens:
+        return ColdCache(verified=True, says=f"{found}, {after.cached} of them after the reset ({answer})", **told)
+    failed = f"{found}, and {after.cached} of them after the reset ({answer})"
+    if not asking.salted:
+        return ColdCache(verified=False, says=failed, **told)
+    salted = await _ask(arm.url, asking, item, f"{nonce}-b")
+    told["after_salt"] = salted.cached
+    if salted.cached is not None and salted.cached <= COLD_SHARE * tokens:
+        says = f"{found}; {salted.cached} of them under another cache salt, of which every block has its own"
+        return ColdCache(verified=True, says=says, **told)
+    return ColdCache(verified=False, says=f"{failed}, {salted.cached} under another cache salt", **told)
+
+
+async def _ask(url: str, asking: Asking, item: Item, salt: str) -> _Answered:
+    options = asking.under(salt)
+    before = await _scrape(url, options.headers)
+    record = (await run(url, asking.model, [item], Closed(1), options)).records[0]
+    counted = None if before is None else await _gained(url, before, options.headers)
+    server = record.server
+    return _Answered(
+        ok=record.ok,
+        error=record.error,
+        prompt_tokens=server.prompt_tokens if server is not None else record.prompt_tokens,
+        by_counter=counted,
+        by_usage=server.cached_tokens if server is not None else record.cached_tokens,
+        ttft_s=record.ttft_s if record.ok else None,
+    )
+
+
+async def _gained(url: str, before: Snapshot, headers: Mapping[str, str]) -> float | None:
+    """Cached tokens that the counters gained since `before`, once they know of the answer: some lag behind it."""
+    until_s = time.monotonic() + SETTLE_S
+    while True:
+        after = await _scrape(url, headers)
+        window = None if after is None else observed((before, after))
+        engine: Engine | None = None if after is None else engine_of(set(after.families))
+        if window is None or engine is None:
+            return None
+        found = figures(window, engine)
+        output = found["output_tokens"].gained
+        if output is None or output >= 1.0 or time.monotonic() > until_s:
+            return found["cached_tokens"].gained
+        await asyncio.sleep(0.05)
+
+
+async def _scrape(url: str, headers: Mapping[str, str]) -> Snapshot | None:
+    try:
+        timeout = aiohttp.ClientTimeout(total=SETTLE_S)
+        session = aiohttp.ClientSession(timeout=timeout, headers=headers)
+        async with session, session.get(f"{url}/metrics") as response:
+            text = (await response.read()).decode(errors="replace")
+            return read_exposition(text, time.monotonic()) if response.status == 200 else None
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return None

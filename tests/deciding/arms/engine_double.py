@@ -1,0 +1,98 @@
+"""A small real HTTP server that keeps a prefix cache and speaks of it as vLLM, SGLang or llama.cpp do, faults included."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+NAMES = {
+    "vllm": ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:prefix_cache_hits_total"),
+    "sglang": ("sglang:prompt_tokens_total", "sglang:generation_tokens_total", "sglang:cached_tokens_total"),
+    "llama.cpp": (
+        "llamacpp:prompt_tokens_total",
+        "llamacpp:tokens_predicted_total",
+        "llamacpp:prompt_tokens_cached_total",
+    ),
+}
+BLOCK = 16  # tokens; whole blocks are found again
+
+
+@dataclass
+class EngineDouble:
+    """`resets`: "works"; "refuses" (and says so); "pretends" (answers 200 and does nothing, and says nothing more);
+    "absent" (404). `keeps` False: no prefix cache. `salted` False: salts are ignored. `counts` False: its counter stays 0, and
+    usage says nothing. `prefill_s`: seconds for a prompt that is not found."""
+
+    engine: str = "vllm"
+    resets: str = "works"
+    keeps: bool = True
+    salted: bool = True
+    counts: bool = True
+    prefill_s: float = 0.0
+    kept: set[tuple[str, str]] = field(default_factory=set)
+    totals: list[int] = field(default_factory=lambda: [0, 0, 0])
+    url: str = ""
+    runner: web.AppRunner | None = None
+
+    async def start(self) -> "EngineDouble":
+        app = web.Application()
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/reset_prefix_cache" if self.engine == "vllm" else "/flush_cache", self._reset)
+        if self.engine == "llama.cpp":
+            app.router.add_get("/slots", self._slots)
+            app.router.add_post("/slots/{slot}", self._reset)
+        self.runner = web.AppRunner(app)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
+        return self
+
+    async def stop(self) -> None:
+        if self.runner is not None:
+            await self.runner.cleanup()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m", "owned_by": self.engine}]})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        lines = []
+        for name, total in zip(NAMES[self.engine], self.totals, strict=True):
+            lines += [f"# TYPE {name} counter", f"{name} {total}"]
+        return web.Response(text="\n".join(lines) + "\n")
+
+    async def _slots(self, request: web.Request) -> web.Response:
+        return web.json_response([{"id": 0}, {"id": 1}])
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        if self.resets == "absent":
+            raise web.HTTPNotFound
+        if self.resets == "works":
+            self.kept.clear()
+        if self.engine == "sglang":
+            return web.Response(text="Cache flushed.", status=400 if self.resets == "refuses" else 200)
+        if self.engine == "llama.cpp":
+            body = {"error": {"message": "This server does not support slots action."}}
+            return web.json_response(body, status=501) if self.resets == "refuses" else web.json_response({})
+        return web.Response() if self.resets == "pretends" else web.json_response({"success": self.resets == "works"})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        key = (str(body.get("cache_salt")) if self.salted else "", body["prompt"])
+        tokens = len(body["prompt"].split())
+        cached = tokens // BLOCK * BLOCK if self.keeps and key in self.kept else 0
+        self.kept.add(key)
+        await asyncio.sleep(0.0 if cached else self.prefill_s)
+        if self.counts:
+            self.totals[2] += cached
+        self.totals[0] += tokens
+        self.totals[1] += 1
+        usage: dict[str, object] = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        choice = {"index": 0, "text": "a", "finish_reason": "length"}
+        await response.write(b"data: " + json.dumps({"choices": [choice], "usage": usage}).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response

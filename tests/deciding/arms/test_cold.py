@@ -1,0 +1,65 @@
+"""A reset is believed when the counters show it, whatever the server answered."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+
+from netgain.deciding.experiment.arms.attached import AttachedServer
+from netgain.deciding.experiment.arms.cold import verify_cold
+from netgain.deciding.experiment.conduct import Asking
+from netgain.measuring.client.options import Options
+from tests.deciding.arms.engine_double import EngineDouble
+
+
+@asynccontextmanager
+async def probed(salts=True, **double):
+    server = await EngineDouble(**double).start()
+    try:
+        arm = AttachedServer("baseline", server.url, engine=server.engine, may_reset=True)
+        yield await verify_cold(arm, Asking(model="m", options=Options(server_record=False), salted=salts))
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp"])
+async def test_a_reset_that_works_is_verified_by_the_counters(engine):
+    async with probed(engine=engine, salted=engine != "llama.cpp", salts=engine != "llama.cpp") as found:
+        assert found.verified is True, found.says
+        assert found.caveat is None
+        assert (found.again, found.after_reset) == (400, 0)
+
+
+@pytest.mark.parametrize("resets", ["pretends", "refuses", "absent"])
+async def test_a_reset_that_does_nothing_is_found_out_and_salts_are_verified_instead(resets):
+    async with probed(resets=resets) as found:
+        assert found.verified is True
+        assert (found.again, found.after_reset, found.after_salt) == (400, 400, 0)
+        assert "another cache salt" in found.says
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp"])
+async def test_where_neither_reset_nor_salts_work_the_result_carries_a_caveat(engine):
+    async with probed(engine=engine, resets="refuses", salted=False, salts=engine != "llama.cpp") as found:
+        assert found.verified is False
+        assert "contradicted" in found.caveat
+        assert "400 of them after the reset" in found.caveat
+
+
+async def test_an_engine_without_a_prefix_cache_is_cold_without_a_reset():
+    async with probed(keeps=False) as found:
+        assert found.verified is True
+        assert "cold without a reset" in found.says
+
+
+async def test_counters_that_stay_at_zero_while_prompts_are_found_again_are_not_believed():
+    """vllm-project/vllm-ascend#16639: the hit counter stayed 0 while hits happened."""
+    async with probed(counts=False, prefill_s=0.3) as found:
+        assert found.verified is None
+        assert "cannot be trusted" in found.caveat
+
+
+async def test_a_server_that_is_gone_is_not_verified():
+    arm = AttachedServer("baseline", "http://127.0.0.1:9", engine="vllm", may_reset=True)
+    found = await verify_cold(arm, Asking(model="m", options=Options(server_record=False)))
+    assert found.verified is None
+    assert "not verified" in found.caveat
