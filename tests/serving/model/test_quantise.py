@@ -18,14 +18,15 @@ from netgain.serving.model.checkpoint import open_checkpoint
 from netgain.serving.model.gguf_types import dequantise
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.load import load_model, weight_source
-from netgain.serving.model.quantise import quantised
+from netgain.serving.model.quantise import q4_1, q8_0, quantised
 from netgain.serving.model.weights import EMBEDDING, HEAD, computed_types, matrix_bytes
 
 TOKENS = [1, 5, 256, 40, 257, 9, 77, 140, 3, 3, 250]
 
 
 def blocks(kind: str, values: torch.Tensor) -> np.ndarray[Any, Any]:
-    return quantised(kind, tuple(values.shape), lambda start, stop: values[start:stop]).numpy()
+    encode = {"Q8_0": q8_0, "Q4_1": q4_1}[kind]
+    return quantised(encode, tuple(values.shape), lambda start, stop: values[start:stop]).numpy()
 
 
 def error(values: torch.Tensor, rows: np.ndarray[Any, Any], kind: str) -> float:

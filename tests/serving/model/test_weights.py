@@ -18,6 +18,7 @@ from netgain.serving.model.digest import files_digest
 from netgain.serving.model.huggingface_config import config_from_huggingface
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.load import load_model, reading_notes, weight_source
+from netgain.serving.model.quantise import q8_0
 from netgain.serving.model.weights import computed_type, expected_shapes, matrix_bytes, stored_types
 from tests.serving.model.conftest import byte_tokenizer
 
@@ -221,7 +222,7 @@ def test_stored_blocks_are_the_same_rows_as_the_dense_form(
         if len(shape) == 1:
             continue
         kept = computed_type(source, name, "auto")
-        blocks = source.blocks(name, kept)
+        blocks = source.blocks(name, kept, q8_0)
         assert (source.kind(name), blocks.kind, blocks.shape) == (kind, kept, shape)
         pack = {"Q4_0": kernels.pack_q4_0, "Q4_1": kernels.pack_q4_1, "Q8_0": kernels.pack_q8_0}[kind]
         packed = pack(blocks.data, blocks.shape)

@@ -20,6 +20,7 @@ from netgain.serving.model.kernels.protocol import (
     Weight,
 )
 from netgain.serving.model.kv import KVView
+from netgain.serving.model.quantise import q8_0
 from netgain.serving.model.rotary import RotaryTable
 from netgain.serving.model.weights import (
     DTYPES,
@@ -126,7 +127,8 @@ def pack(kernels: Kernels, source: WeightSource, names: Sequence[str], dtype: st
     (kind,) = kinds
     if kind in TORCH_TYPES:
         return (_pack_dense(kernels, source, names, TORCH_TYPES[kind]),)
-    blocks = [source.blocks(name, kind) for name in names]
+    encode = kernels.quantise_q4_1 if kind == "Q4_1" else q8_0
+    blocks = [source.blocks(name, kind, encode) for name in names]
     data = blocks[0].data if len(blocks) == 1 else torch.cat([part.data for part in blocks])
     shape = (sum(part.shape[0] for part in blocks), blocks[0].shape[1])
     packed = {"Q4_0": kernels.pack_q4_0, "Q4_1": kernels.pack_q4_1, "Q8_0": kernels.pack_q8_0}

@@ -14,7 +14,7 @@ from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.gguf import GgufFile
 from netgain.serving.model.gguf_types import dequantise
-from netgain.serving.model.quantise import quantised
+from netgain.serving.model.quantise import Encode, quantised
 from netgain.serving.model.weights import EMBEDDING, HEAD, NORM, Blocks, narrowed
 
 _AT_ONCE = 1 << 23  # numbers dequantised together, so that a large matrix never exists whole in float32 without need
@@ -76,13 +76,13 @@ class GgufSource:
             return whole.reshape(heads, shape[0] // heads // 2, 2, -1).transpose(1, 2).reshape(shape).contiguous()
         return whole
 
-    def blocks(self, name: str, kind: str) -> Blocks:
+    def blocks(self, name: str, kind: str, encode: Encode) -> Blocks:
         shape, rows = self.shape(name), self._file.raw(self._stored[name])
         stored = self.kind(name)
         try:
             if stored != kind:
                 rows = quantised(
-                    kind,
+                    encode,
                     (shape[0], shape[1]),
                     lambda start, stop: torch.tensor(dequantise(rows[start:stop], stored)),
                 ).numpy()

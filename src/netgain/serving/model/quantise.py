@@ -4,8 +4,7 @@ bytes on every machine, in pieces of any size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -27,23 +26,26 @@ _FINE = (
 )
 
 
-def quantised(kind: str, shape: tuple[int, int], rows: Callable[[int, int], Tensor]) -> Tensor:
-    """Blocks of `kind` (Q8_0, Q4_1), uint8 [out, bytes of a row], of the matrix whose rows `rows(start, stop)` gives as
-    float32 [stop - start, in].
+Encode = Callable[[Tensor], Tensor]
+"""Groups of numbers, float32 [n, 32] -> their blocks, uint8 [n, bytes of a block]"""
 
-    Needs the memory of the result and little more. Raises UsageError for a number that is not finite or whose block
+
+def quantised(encode: Encode, shape: tuple[int, int], rows: Callable[[int, int], Tensor]) -> Tensor:
+    """The blocks, uint8 [out, bytes of a row], of the matrix whose rows `rows(start, stop)` gives as float32
+    [stop - start, in].
+
+    Needs the memory of twice the result and little more. Raises UsageError for a number that is not finite or whose block
     float16 cannot scale.
     """
     count, columns = shape
     if columns % GROUP:
         raise ValueError(f"a quantised matrix needs a multiple of {GROUP} columns, not {columns}")
-    size, encode = _KINDS[kind]
-    data = torch.empty(count, columns // GROUP * size, dtype=torch.uint8)
     step = max(1, _AT_ONCE // columns)
-    for start in range(0, count, step):
-        stop = min(start + step, count)
-        data[start:stop] = encode(rows(start, stop).reshape(-1, GROUP)).reshape(stop - start, -1)
-    return data
+    return torch.cat([_encoded(encode, rows(start, min(start + step, count))) for start in range(0, count, step)])
+
+
+def _encoded(encode: Encode, rows: Tensor) -> Tensor:
+    return encode(rows.reshape(-1, GROUP)).reshape(len(rows), -1)
 
 
 class _Fit(NamedTuple):
@@ -54,7 +56,7 @@ class _Fit(NamedTuple):
     explained: Tensor
 
 
-def _q8_0(groups: Tensor) -> Tensor:
+def q8_0(groups: Tensor) -> Tensor:
     """float32 [n, 32] -> uint8 [n, 34]: float16 scale, then int8."""
     largest = groups.abs().amax(1)
     scales = largest / 127.0
@@ -65,15 +67,16 @@ def _q8_0(groups: Tensor) -> Tensor:
     return torch.cat([stored.unsqueeze(1).view(torch.uint8), quants.view(torch.uint8)], dim=1)
 
 
-def _q4_1(groups: Tensor) -> Tensor:
+def q4_1(groups: Tensor) -> Tensor:
     """float32 [n, 32] -> uint8 [n, 20]: float16 scale and minimum, then the nibbles of numbers i and i + 16.
 
     From several starts, scale and minimum are fitted to the rounded numbers by least squares; the best fit is refined by
-    rounding and fitting again, and the numbers are rounded to what float16 keeps of it.
+    rounding and fitting again, and the numbers are rounded to what float16 keeps of it. csrc/quantise.cpp takes the same
+    steps; whoever changes one changes both.
     """
     groups = groups.t().contiguous()  # a group down a column, so that sums run along memory
-    least = groups.amin(0)
-    span = groups.amax(0) - least
+    least, most = groups.amin(0), groups.amax(0)
+    span, largest = most - least, torch.maximum(-least, most)
     # in units of a fifteenth of the range, 0..15
     units = (groups - least).mul_(torch.where(span > _NOTHING, 15.0 * _FINE / span, 0.0)).round_().mul_(1.0 / _FINE)
     seen = units.sum(0)
@@ -90,8 +93,8 @@ def _q4_1(groups: Tensor) -> Tensor:
     for _ in range(_REFINEMENTS):
         best = _fit(units, seen, _snapped((units - best.minimum).mul_(1.0 / best.scale)))
     unit = span / 15.0
-    scales = _half(best.scale * unit, span)
-    minimums = _half(best.minimum * unit + least, torch.maximum(least.abs(), span))
+    scales = _half(best.scale * unit, largest)
+    minimums = _half(best.minimum * unit + least, largest)
     wide = scales.float()
     quants = _snapped((groups - minimums.float()).mul_(torch.where(wide > 0, 1.0 / wide, 0.0))).to(torch.uint8)
     halves = torch.stack([scales, minimums], dim=1).view(torch.uint8)
@@ -119,8 +122,3 @@ def _half(values: Tensor, of: Tensor) -> Tensor:
     if not bool(stored.isfinite().all()):
         raise UsageError(f"holds {float(of[~stored.isfinite()][0]):g}, which blocks with float16 scales cannot keep")
     return stored
-
-
-_KINDS: Mapping[str, tuple[int, Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {"Q8_0": (34, _q8_0), "Q4_1": (20, _q4_1)}
-)

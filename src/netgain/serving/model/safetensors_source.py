@@ -11,7 +11,7 @@ from torch import Tensor
 
 from netgain.errors import UsageError
 from netgain.serving.model.fields import read_json
-from netgain.serving.model.quantise import quantised
+from netgain.serving.model.quantise import Encode, quantised
 from netgain.serving.model.weights import Blocks, narrowed, some
 
 
@@ -43,11 +43,11 @@ class SafetensorsSource:
         stored = self._open[self._place[name]].get_tensor(name)
         return narrowed(stored, dtype or stored.dtype, name, self.kind(name))
 
-    def blocks(self, name: str, kind: str) -> Blocks:
+    def blocks(self, name: str, kind: str, encode: Encode) -> Blocks:
         stored = self._slice(name)
         outs, ins = self.shape(name)
         try:
-            data = quantised(kind, (outs, ins), lambda start, stop: stored[start:stop].float())
+            data = quantised(encode, (outs, ins), lambda start, stop: stored[start:stop].float())
         except UsageError as error:
             raise UsageError(f"{self.files[0].parent}: {name} ({self.kind(name)}) {error}") from error
         return Blocks(kind, data, (outs, ins))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
-from netgain.serving.model.quantise import GROUP
+from netgain.serving.model.quantise import GROUP, Encode
 
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -58,9 +58,9 @@ class WeightSource(Protocol):
         """In a float type, on the CPU: `dtype`, else as stored, else (quantised blocks) float32. See `narrowed`."""
         ...
 
-    def blocks(self, name: str, kind: str) -> Blocks:
-        """A matrix in blocks of `kind` (Q4_0, Q4_1, Q8_0): as stored where it is stored so, else rounded (see quantise.py).
-        Raises UsageError for numbers that blocks cannot keep."""
+    def blocks(self, name: str, kind: str, encode: Encode) -> Blocks:
+        """A matrix in blocks of `kind` (Q4_0, Q4_1, Q8_0): as stored where it is stored so, else rounded by `encode` (see
+        quantise.py). Raises UsageError for numbers that blocks cannot keep."""
         ...
 
 

@@ -69,6 +69,9 @@ def test_a_build_without_vector_instructions_gives_the_same_quantised_bits(
     for kind in ("q4_0", "q4_1", "q8_0"):
         matrix = make_matrix(kind, 37, 96)
         assert torch.equal(portable.linear(x, matrix.pack(portable)), compiled.linear(x, matrix.pack(compiled)))
+    for size in (1e-7, 1e-4, 1.0, 1e4):  # scales of all kinds that float16 has
+        values = torch.randn(99, 32, generator=torch.Generator().manual_seed(1)) * size
+        assert torch.equal(portable.quantise_q4_1(values), compiled.quantise_q4_1(values))
     halves = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16).view(-1, 64)
     every = portable.embed(torch.arange(len(halves)), portable.pack_dense(halves, torch.float16))
     assert torch.equal(every.nan_to_num(7.0), halves.float().nan_to_num(7.0))

@@ -39,6 +39,7 @@ from netgain.serving.model.kernels.protocol import (
     Stack,
     Weight,
 )
+from netgain.serving.model.quantise import q4_1
 
 VERSION = 2  # raise whenever any output bit changes
 
@@ -87,6 +88,11 @@ class CompiledKernels:
         data = self._arena.empty(self._c.ng_packed_bytes(rows, columns, kind))
         self._c.ng_pack(source.data_ptr(), rows, columns, kind, data.data_ptr())
         return PackedWeight((rows, columns), data, Matrix(data.data_ptr(), rows, columns, kind))
+
+    def quantise_q4_1(self, groups: Tensor) -> Tensor:
+        out = torch.empty(len(groups), Q4_1_BYTES, dtype=torch.uint8)
+        bad = self._c.ng_quantise_q4_1(self._pool, pointer(groups), len(groups), out.data_ptr())
+        return out if bad < 0 else q4_1(groups)  # which says what is wrong
 
     def linear(self, x: Tensor, weight: Weight, out: Tensor | None = None) -> Tensor:
         packed = cast(PackedWeight, weight)

@@ -110,6 +110,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "ng_destroy": (None, [p]),
         "ng_packed_bytes": (n, [n, n, c_int32]),
         "ng_pack": (None, [p, n, n, c_int32, p]),
+        "ng_quantise_q4_1": (n, [p, p, n, p]),
         "ng_linear": (None, [p, matrix, p, n, p]),
         "ng_embed": (n, [p, matrix, p, n, p]),
         "ng_rms_norm": (None, [p, p, p, c_float, n, n, p]),

@@ -99,6 +99,10 @@ class Kernels(Protocol):
         """From raw GGUF Q8_0 rows (uint8 [out, in/32*34]); activations are rounded to int8 per group of 32."""
         ...
 
+    def quantise_q4_1(self, groups: Tensor) -> Tensor:
+        """Float32 [n, 32] on the CPU -> Q4_1 blocks uint8 [n, 20], the bytes of quantise.q4_1. Raises UsageError as it does."""
+        ...
+
     def linear(self, x: Tensor, weight: Weight, out: Tensor | None = None) -> Tensor:
         """x [rows, in] -> [rows, out], written to `out` if it is given."""
         ...

@@ -23,6 +23,7 @@ from netgain.serving.model.kernels.protocol import (
     Weight,
 )
 from netgain.serving.model.kv import key_scales, value_scales
+from netgain.serving.model.quantise import q4_1
 
 VERSION = 2
 TILE_ROWS = 16
@@ -105,6 +106,9 @@ class TorchKernels:
 
         minimums = None if groups.minimums is None else place(groups.minimums.t())
         return GroupedWeight(shape, place(groups.quants.permute(1, 2, 0)), place(groups.scales.t()), minimums)
+
+    def quantise_q4_1(self, groups: Tensor) -> Tensor:
+        return q4_1(groups)
 
     def linear(self, x: Tensor, weight: Weight, out: Tensor | None = None) -> Tensor:
         grouped = isinstance(weight, GroupedWeight)

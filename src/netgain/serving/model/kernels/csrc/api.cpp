@@ -5,6 +5,7 @@
 #include "attention.hpp"
 #include "elementwise.hpp"
 #include "linear.hpp"
+#include "quantise.hpp"
 #include "stack.hpp"
 
 #define NG_API extern "C" __attribute__((visibility("default")))
@@ -43,6 +44,10 @@ NG_API int64_t ng_packed_bytes(int64_t outs, int64_t ins, int32_t kind) {
 
 NG_API void ng_pack(const void* source, int64_t outs, int64_t ins, int32_t kind, void* packed) {
     pack(source, outs, ins, Kind(kind), packed);
+}
+
+NG_API int64_t ng_quantise_q4_1(Pool* pool, const float* x, int64_t groups, uint8_t* out) {
+    return quantise_q4_1(*pool, x, groups, out);
 }
 
 NG_API void ng_linear(Pool* pool, const Matrix* w, const float* x, int64_t rows, float* out) {

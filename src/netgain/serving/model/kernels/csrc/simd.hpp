@@ -231,6 +231,30 @@ static inline float widen_half(uint16_t h) {
 #endif
 }
 
+// Round to nearest, ties to even; infinite beyond 65504. NaN becomes infinite or NaN.
+static inline uint16_t narrow_half(float x) {
+#if defined(__F16C__)
+    return uint16_t(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__aarch64__)
+    __fp16 half = __fp16(x);
+    uint16_t out;
+    std::memcpy(&out, &half, 2);
+    return out;
+#else
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    uint16_t sign = uint16_t((bits >> 16) & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits >= 0x477ff000) return sign | 0x7c00;
+    if (bits >= 0x38800000) return sign | uint16_t((bits - 0x38000000 + 0xfff + ((bits >> 13) & 1)) >> 13);
+    float shifted;  // a denormal half: the sum's last place is that of the half
+    std::memcpy(&shifted, &bits, 4);
+    shifted += 0.5f;
+    std::memcpy(&bits, &shifted, 4);
+    return sign | uint16_t(bits - 0x3f000000);
+#endif
+}
+
 static inline f32v widen_halves(const uint16_t* p) {
 #if defined(NG_AVX512)
     return (f32v)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
