@@ -17,8 +17,9 @@ from netgain.deciding.diagnose.bottleneck import find_bottleneck
 from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.experiment.analyse import Terms, analyse
+from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Block, Trial
+from netgain.deciding.experiment.conduct import Trial
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.report.html import render_html
 from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting

@@ -25,8 +25,9 @@ from netgain.deciding.experiment.analyse import Terms, analyse
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.launched import LaunchedServer
 from netgain.deciding.experiment.arms.netgain import launched_netgain
+from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Asking, Block, Design, Trial, conduct, grouped, warm_up, with_salt
+from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped, warm_up, with_salt
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique

@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from netgain.deciding.experiment.conduct import Block, Trial
+from netgain.deciding.experiment.block import Block
+from netgain.deciding.experiment.conduct import Trial
 from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.experiment.verdict import Check
 from netgain.measuring.client.record import ErrorKind
@@ -17,7 +18,7 @@ FOREIGN_CPU_NOTICE = 0.10  # cores
 
 def check_trial(trial: Trial) -> tuple[Check, ...]:
     """All validity checks. One with `ok` False voids the run; None means that it could not be checked."""
-    return (_idle(trial.blocks), _client(trial), _cache(trial.observations), _foreign(trial.blocks))
+    return (_idle(trial.blocks), _client(trial), _cache(trial.observations), _foreign(trial.blocks), *_resumed(trial))
 
 
 def _idle(blocks: Sequence[Block]) -> Check:
@@ -111,4 +112,23 @@ def _foreign(blocks: Sequence[Block]) -> Check:
             else f"other processes used {share:.2f} cores during the blocks"
             + ("" if quiet else ": repeat on a quiet machine for narrower intervals")
         ),
+    )
+
+
+def _resumed(trial: Trial) -> tuple[Check, ...]:
+    """A run that went on after it had ended measured some starts with two processes per arm: said, since a start's own bias
+    changed within it."""
+    if not trial.resumed_at:
+        return ()
+    within = [
+        at
+        for at in trial.resumed_at
+        if 0 < at < len(trial.blocks) and trial.blocks[at - 1].start == trial.blocks[at].start
+    ]
+    told = f"the run went on after it had ended, {count(len(trial.resumed_at), 'time')}"
+    if within:
+        starts = sorted({trial.blocks[at].start for at in within})
+        told += f"; start {', '.join(map(str, starts))} of the servers holds blocks of several processes per arm"
+    return (
+        Check(name="resumed", ok=None if within else True, value=float(len(trial.resumed_at)), limit=None, says=told),
     )

@@ -10,6 +10,8 @@ import msgspec
 import psutil
 
 from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.block import Block
+from netgain.deciding.experiment.journal import Journal
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL, Observation
 from netgain.errors import UsageError
 from netgain.measuring.client.options import Options
@@ -80,36 +82,13 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
         return with_salt(self.options, salt) if self.salted else self.options
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm answering one group under one start of the servers. None = cannot be seen.
-
-    `idle_cpu` is each idle arm's CPU seconds per second of the block; `foreign_cpu` the cores used by processes that belong
-    to no arm and are not this client.
-    """
-
-    index: int
-    group: int
-    repeat: int
-    arm: str
-    started_s: float
-    finished_s: float
-    idle_cpu: dict[str, float]
-    foreign_cpu: float | None
-    lateness_p99_s: float | None
-    client_void: str | None
-    output_tokens: int | None
-    start: int = 0
-
-    @property
-    def seconds(self) -> float:
-        return self.finished_s - self.started_s
-
-
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished experiment, before any judgement."""
+    """A finished experiment, before any judgement. `resumed_at`: blocks before which the servers had to be started again
+    because the run had ended; within a start, blocks before and after it are of different processes."""
 
     observations: tuple[Observation, ...]
     blocks: tuple[Block, ...]
+    resumed_at: tuple[int, ...] = ()
 
 
 def grouped(items: Sequence[Item], groups: int, size: int) -> tuple[tuple[Item, ...], ...]:
@@ -137,6 +116,7 @@ async def conduct(
     salt: str,
     on_block: Callable[[Block, int], None] | None = None,
     restart: Callable[[int], Awaitable[None]] | None = None,
+    journal: Journal | None = None,
 ) -> Trial:
     """Warm all arms up, then run all blocks. `asking`: of all arms, or of each by its name. `salt` separates this
     experiment's cache entries from any other's.
@@ -144,42 +124,56 @@ async def conduct(
     `restart(start)` ends every arm and starts it again; it is awaited before each start but the first, which has happened.
     Request failures are data; a failing client or a lost arm shows in the blocks and checks. Raises UsageError when the
     design has several starts and there is no `restart`.
+
+    `journal` takes every block as it is finished; what it has already is not measured again. The caller made sure that it
+    is about the same arms and design.
     """
     if design.starts > 1 and restart is None:
         raise UsageError(f"{design.starts} starts need servers that can be started again; use a single start")
     ways = {name: asking if isinstance(asking, Asking) else asking[name] for name in arms}
+    kept = () if journal is None else journal.kept
     observations: list[Observation] = []
     blocks: list[Block] = []
     started: int | None = None
     for group, items in enumerate(design.groups):
         start = design.start_of(group)
-        if start != started:
-            if started is not None and restart is not None:
-                await restart(start)
-            for name, arm in arms.items():
-                await warm_up(arm, items, ways[name], f"{salt}-{start}")
-            started = start
         turns: dict[str, int] = {}
         for name in design.order(group):
             repeat = turns[name] = turns.get(name, -1) + 1
-            block, done = await _block(
-                arms,
-                name,
-                items,
-                design,
-                msgspec.structs.replace(ways[name], options=ways[name].under(f"{salt}-{repeat}-{group}")),
-                len(blocks),
-                group,
-                repeat,
-            )
+            if len(blocks) < len(kept):
+                block, seen = kept[len(blocks)].block, kept[len(blocks)].observations
+            else:
+                if start != started:
+                    if started is not None and restart is not None:
+                        await restart(start)
+                    for warmed, arm in arms.items():
+                        await warm_up(arm, items, ways[warmed], f"{salt}-{start}")
+                    started = start
+                block, done = await _block(
+                    arms,
+                    name,
+                    items,
+                    design,
+                    msgspec.structs.replace(ways[name], options=ways[name].under(f"{salt}-{repeat}-{group}")),
+                    len(blocks),
+                    group,
+                    repeat,
+                )
+                seen = tuple(
+                    Observation(arm=name, start=start, group=group, block=block.index, record=record)
+                    for record in done.records
+                )
+                if journal is not None:
+                    journal.add(block, seen)
             blocks.append(block)
-            observations += [
-                Observation(arm=name, start=start, group=group, block=block.index, record=record)
-                for record in done.records
-            ]
+            observations += seen
             if on_block is not None:
                 on_block(block, design.blocks)
-    return Trial(observations=tuple(observations), blocks=tuple(blocks))
+    return Trial(
+        observations=tuple(observations),
+        blocks=tuple(blocks),
+        resumed_at=() if journal is None else journal.resumed_at,
+    )
 
 
 async def warm_up(arm: Arm, items: Sequence[Item], asking: Asking, salt: str) -> None:

@@ -10,7 +10,7 @@ from netgain.cost.roofline import PhaseLimit, StepCounts, StepWork, decode_limit
 from netgain.deciding.diagnose.bottleneck import Bottleneck
 from netgain.deciding.diagnose.hypotheses import Hypothesis
 from netgain.deciding.experiment.analyse import Analysis
-from netgain.deciding.experiment.conduct import Block
+from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.deciding.technique.prediction import Prediction
