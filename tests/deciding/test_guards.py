@@ -1,8 +1,6 @@
 """Guards: tails against relative limits or a promised SLO, failures, and what few data cannot show."""
 
-import pytest
-
-from netgain.deciding.experiment.guards import Limits, attainment, judge_guards
+from netgain.deciding.experiment.guards import Limits, judge_guards
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.experiment.tails import Tails
 from netgain.measuring.workload.slo import parse_slo
@@ -71,13 +69,6 @@ def test_failures_count_as_infinite(make_record):
     found = states(judged(trial, None))
     assert found["failed share"] == "breached"
     assert found["ttft p95"] == "breached"
-
-
-def test_attainment_counts_requests_that_meet_every_target(make_record):
-    slo = parse_slo("ttft=150ms")
-    records = [make_record(prefill_s=0.1), make_record(prefill_s=0.2), make_record(error="cut")]
-    assert attainment(records, slo) == pytest.approx(1 / 3)
-    assert attainment([], slo) is None
 
 
 def test_a_single_failure_holds_back_and_does_not_reject(make_record):

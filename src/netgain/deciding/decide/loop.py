@@ -4,7 +4,7 @@ import asyncio
 import datetime
 import signal
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from netgain.cost.machine import MachineProbe, kept_probe, this_machine
+from netgain.deciding.decide.candidates import nothing_to_try, refuse_what_cannot_be_judged
 from netgain.deciding.decide.context import context
+from netgain.deciding.decide.handoffs import HandoffLog
 from netgain.deciding.decide.narrate import Narrator, Silence
 from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
 from netgain.deciding.decide.score import score
@@ -32,7 +34,8 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.facts import Facts
-from netgain.deciding.technique.protocol import Technique
+from netgain.deciding.verdict.deploy import deployable
+from netgain.deciding.verdict.document import Caveat
 from netgain.errors import Unavailable, UsageError
 from netgain.folders import cache_folder
 from netgain.measuring.client.options import Options
@@ -77,7 +80,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
     slo = None if settings.slo is None else parse_slo(settings.slo)
     only = None if settings.technique is None else technique(settings.technique)
     catalogue = CATALOGUE if only is None else {only.name: only}
-    _refuse_what_cannot_be_judged(workload, catalogue)
+    refuse_what_cannot_be_judged(workload, catalogue)
     items = prepare_items(workload, settings)
     async with AsyncExitStack() as stack:
         baseline = _launch(stack, settings, BASELINE, ("--speculation", "none"))
@@ -135,7 +138,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             must_report=(),
             prediction=None,
             analysis=None,
-            stopped=None if best else _nothing_to_try(hypotheses),
+            stopped=None if best else nothing_to_try(hypotheses),
             arms=(),
             blocks=(),
             probe=probe,
@@ -197,14 +200,18 @@ async def _try(
         narrator.step(f"{block.arm}, {block.seconds:.1f} s")
 
     before = {name: await step_counts(arm.url) for name, arm in arms.items()}
+    handoffs = HandoffLog()
+    await handoffs.begin(arms)
 
     async def restart(start: int) -> None:
         """From either end in turns: where a server that is started first is slower or faster, the design cancels it."""
+        await handoffs.end(arms)
         for arm in arms.values():
             await arm.stop()
         for arm in list(arms.values())[:: 1 if start % 2 == 0 else -1]:
             await _up(arm, settings)
         before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
+        await handoffs.begin(arms)
 
     trial = await conduct(
         arms,
@@ -215,6 +222,7 @@ async def _try(
         restart,
     )
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
+    await handoffs.end(arms)
     narrator.phase("judging")
     terms = Terms(
         promises_identity=chosen.token_identical, slo=slo, minimum_effect=settings.minimum_effect, seed=settings.seed
@@ -247,6 +255,27 @@ async def _try(
             if switch.verified
             else "the switches of this technique are unverified for this engine, so no command is given"
         ),
+        handoffs=handoffs.costs(),
+        caveats=_caveats(served),
+        deployable=(
+            deployable(
+                ENGINE,
+                "candidate" if adopt else "baseline",
+                (arms[CANDIDATE] if adopt else baseline).command,
+                switch.flags,
+                switch.checked_with,
+            ),
+        ),
+    )
+
+
+def _caveats(served: Served) -> tuple[Caveat, ...]:
+    """What the engine itself says of its settings."""
+    notes = [served.told.get(name) for name in ("settings_note", "kernels_note")]
+    return tuple(
+        Caveat(says=note, engine=ENGINE, source="/v1/models of the baseline")
+        for note in notes
+        if note not in (None, "", "null")
     )
 
 
@@ -297,19 +326,6 @@ def write_records(path: Path, trial: Trial) -> None:
     with path.open("wb") as file:
         for seen in trial.observations:
             file.write(encoder.encode(seen) + b"\n")
-
-
-def _refuse_what_cannot_be_judged(workload: Workload, catalogue: Mapping[str, Technique]) -> None:
-    """Raises UsageError when every candidate is one that no measurement of this workload could judge."""
-    reasons = {name: candidate.cannot_judge(workload.synthetic) for name, candidate in catalogue.items()}
-    if all(reasons.values()):
-        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise UsageError(f"nothing can be decided on the workload {workload.name!r}. {told}")
-
-
-def _nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:
-    reasons = "; ".join(f"{found.technique}: {found.cannot_apply}" for found in hypotheses if found.cannot_apply)
-    return f"No technique of the catalogue can be tried here. {reasons}"
 
 
 def _asked(settings: Settings, workload: Workload, prompts: int) -> Asked:

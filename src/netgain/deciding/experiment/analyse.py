@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from netgain.deciding.experiment.correction import holm_levels
-from netgain.deciding.experiment.guards import Limits, attainment, judge_guards
+from netgain.deciding.experiment.guards import Limits, judge_guards
 from netgain.deciding.experiment.identity import compare_tokens, said
 from netgain.deciding.experiment.observation import (
     BASELINE,
@@ -22,6 +21,8 @@ from netgain.deciding.experiment.observation import (
     pair_values,
 )
 from netgain.deciding.experiment.power import spent
+from netgain.deciding.experiment.rollback import Rollback, rollback_rule
+from netgain.deciding.experiment.slo import SloOutcome, slo_outcome
 from netgain.deciding.experiment.stability import check_stability
 from netgain.deciding.experiment.statistics import CONFIDENCE, Effect, mean_effect, median_effect
 from netgain.deciding.experiment.tails import Tail, Tails
@@ -31,10 +32,8 @@ from netgain.deciding.experiment.verdict import (
     Check,
     Evidence,
     Looped,
-    Rollback,
     Verdict,
     judge,
-    rollback_rule,
 )
 from netgain.deciding.experiment.waterfall import Waterfall, waterfall
 from netgain.measuring.client.record import ClientRecord
@@ -42,7 +41,6 @@ from netgain.measuring.quality.repetition import is_looped
 from netgain.measuring.workload.slo import SLO
 from netgain.measuring.workload.slo import Metric as SloMetric
 
-ROLLBACK_WINDOW = 100  # requests
 TAILS = (0.95, 0.99)
 
 
@@ -69,7 +67,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything computed from the observations. Effects are speedups: baseline / candidate.
 
     `a_a` compares the baseline's first block of a group with its last, `control` the baseline with its second start.
-    `tails` are the slow ends, in both arms. `slo_met` is the share of requests that met the SLO, per arm.
+    `tails` are the slow ends, in both arms. `slo`: the share of requests that met the SLO, before and after.
     """
 
     verdict: Verdict
@@ -82,7 +80,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     tails: tuple[Tail, ...]
     waterfall: Waterfall | None
     rollback: Rollback | None
-    slo_met: dict[str, float | None] | None
+    slo: SloOutcome | None
 
 
 def end_to_end(record: ClientRecord) -> float | None:
@@ -112,12 +110,13 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
     a_a = median_effect(_first_against_last(observations), seed)
     floor = _noise_floor(control or a_a)
     tails = functools.cache(lambda metric: Tails(observations, metric, seed))
+    guards = judge_guards(observations, terms.slo, terms.limits, tails, alpha=(1.0 - confidence) / 2.0)
     verdict = judge(
         Evidence(
             primary=primary,
             mean=mean,
             noise_floor=floor,
-            guards=judge_guards(observations, terms.slo, terms.limits, tails),
+            guards=guards,
             checks=(*checks, *check_stability(observations, pairs, primary, a_a, seed)),
             identity=compare_tokens(observations),
             promises_identity=terms.promises_identity,
@@ -142,8 +141,8 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
         control=control,
         tails=_tails(tails, confidence),
         waterfall=waterfall(observations),
-        rollback=rollback_rule(_baseline_median(observations, per_token), tpot, floor, ROLLBACK_WINDOW),
-        slo_met=None if terms.slo is None else _attainments(observations, terms.slo),
+        rollback=rollback_rule([observations], floor, guards),
+        slo=None if terms.slo is None else slo_outcome(observations, terms.slo, confidence, seed),
     )
 
 
@@ -218,15 +217,3 @@ def _tails(tails: Callable[[SloMetric], Tails], confidence: float) -> tuple[Tail
     metrics: tuple[SloMetric, ...] = ("e2e", "ttft", "itl")
     found = [tails(metric).tail(share, confidence) for metric in metrics for share in TAILS]
     return tuple(tail for tail in found if tail.baseline_s is not None or tail.candidate_s is not None)
-
-
-def _baseline_median(observations: Sequence[Observation], metric: Metric) -> float | None:
-    values = [metric(seen.record) for seen in observations if seen.arm == BASELINE]
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
-
-
-def _attainments(observations: Sequence[Observation], slo: SLO) -> dict[str, float | None]:
-    return {
-        arm: attainment((seen.record for seen in observations if seen.arm == arm), slo) for arm in (BASELINE, CANDIDATE)
-    }

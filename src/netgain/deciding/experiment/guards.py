@@ -16,7 +16,6 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observa
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.statistics import CONFIDENCE, p_above, t_quantile
 from netgain.deciding.experiment.tails import Tails
-from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.workload.slo import SLO, Metric, Target
 
 GuardState = Literal["held", "not shown", "breached"]
@@ -40,7 +39,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
 
     `p` is the probability of a figure this far beyond the limit if the truth were at the limit, and `level` what it must
     not exceed to count. "breached": it does not. "not shown": the value is above the limit but the data do not prove it,
-    or it is unknown. "held": the value is within the limit. Seconds, or a share.
+    or it is unknown. "held": the value is within the limit. Seconds, or a share. `metric` and `quantile`: of a tail's guard.
     """
 
     name: str
@@ -52,6 +51,8 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
     p: float
     level: float = ALPHA
+    metric: Metric | None = None
+    quantile: float | None = None
 
     @property
     def state(self) -> GuardState:
@@ -68,10 +69,11 @@ def judge_guards(
     limits: Limits,
     tails: Callable[[Metric], Tails],
     baseline: str = BASELINE,
+    alpha: float = ALPHA,
 ) -> tuple[Guard, ...]:
     """All guards: failures first, then the SLO's targets, then relative limits for tails that no target covers.
 
-    `tails` gives the slow ends of both arms by metric.
+    `tails` gives the slow ends of both arms by metric; `alpha` is what all guards together may err.
     """
     targets = () if slo is None else slo.targets
     promised = {target.metric for target in targets}
@@ -82,14 +84,8 @@ def judge_guards(
         guards.append(_relative(tails("ttft"), 0.95, limits.ttft_p95_ratio, limits.slack_s, before))
     if "itl" not in promised:
         guards.append(_relative(tails("itl"), 0.99, limits.itl_p99_ratio, limits.slack_s, before))
-    levels = holm_levels([guard.p for guard in guards], ALPHA)
+    levels = holm_levels([guard.p for guard in guards], alpha)
     return tuple(msgspec.structs.replace(guard, level=level) for guard, level in zip(guards, levels, strict=True))
-
-
-def attainment(records: Iterable[ClientRecord], slo: SLO) -> float | None:
-    """Share of requests that meet every target on their own; failures meet none. None when no request can be judged."""
-    judged = [met for met in (slo.met_by(record) for record in records) if met is not None]
-    return sum(judged) / len(judged) if judged else None
 
 
 def _failures(observations: Sequence[Observation], baseline: str) -> Guard:
@@ -181,4 +177,6 @@ def _guard(tails: Tails, share: float, limit: float | None, basis: str, allowed_
         limit=limit,
         basis=basis,
         p=p,
+        metric=tails.metric,
+        quantile=share,
     )

@@ -40,15 +40,6 @@ class Looped(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.looped) / self.prompts if self.prompts else 0.0
 
 
-class Rollback(msgspec.Struct, frozen=True, kw_only=True):
-    """When to go back: `metric` beyond `threshold` over `window` requests."""
-
-    metric: str
-    threshold_s: float
-    window_requests: int
-    says: str
-
-
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on one candidate. Ratios are baseline / candidate times: above 1 the candidate is faster.
 
@@ -301,24 +292,3 @@ def _ms(value: float | None) -> str:
     if value is None:
         return "unknown"
     return f"{value * 1e3:.1f} ms" if math.isfinite(value) else "infinite (failures)"
-
-
-def rollback_rule(
-    baseline_tpot_s: float | None, effect: Effect | None, noise_floor: float | None, window: int
-) -> Rollback | None:
-    """Go back when the time per output token has returned to the baseline's, less the noise floor.
-
-    None when nothing is known to go back to.
-    """
-    if baseline_tpot_s is None or effect is None or not math.isfinite(baseline_tpot_s):
-        return None
-    threshold = baseline_tpot_s / math.exp(noise_floor or 0.0)
-    return Rollback(
-        metric="median seconds per output token, as the client measures it",
-        threshold_s=threshold,
-        window_requests=window,
-        says=(
-            f"Go back when the median time per output token of {window} consecutive requests exceeds "
-            f"{threshold * 1e3:.2f} ms: the baseline's {baseline_tpot_s * 1e3:.2f} ms less the noise floor, so no gain is left."
-        ),
-    )

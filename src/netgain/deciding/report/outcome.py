@@ -12,8 +12,11 @@ from netgain.deciding.diagnose.hypotheses import Hypothesis
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import Observation
+from netgain.deciding.experiment.sweep import Sweep
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.deciding.technique.prediction import Prediction
+from netgain.deciding.verdict.document import Caveat, Deployable, HandoffCost
+from netgain.deciding.verdict.quality import Quality
 from netgain.ledger.records import DraftCounts
 from netgain.ledger.stage import Stage
 from netgain.measuring.client.record import ClientRecord
@@ -22,7 +25,8 @@ FORMAT = 1
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for, after defaults. `prompts` were used of `prompts_available`."""
+    """What the user asked for, after defaults. `prompts` were used of `prompts_available`. `loads`: of a sweep over
+    concurrencies, in ascending order; `concurrency` is then the one that details are shown of."""
 
     model: str
     workload: str
@@ -37,6 +41,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     minimum_effect: float
     technique: str | None
     form: Literal["quick", "full"]
+    loads: tuple[int, ...] = ()
 
 
 class ArmReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +93,8 @@ class ArmLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the loop. `analysis` is None when no candidate could be tried; `stopped` then says why. `probe` is the
-    machine's, as it was kept before the run."""
+    machine's, as it was kept before the run. With a sweep over loads, `analysis` and `arms` are of one of them, that of
+    `asked.concurrency`. `grown`: why the design was made larger than its form."""
 
     format: int = FORMAT
     created: str
@@ -118,6 +124,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     server_client_gap_s: float | None
     looped_baseline: float | None
     cannot_show: tuple[str, ...]
+    sweep: Sweep | None = None
+    handoffs: tuple[HandoffCost, ...] | None = None
+    quality: Quality | None = None
+    caveats: tuple[Caveat, ...] = ()
+    deployable: tuple[Deployable, ...] = ()
+    grown: str | None = None
 
 
 def arm_report(

@@ -1,0 +1,22 @@
+"""Techniques that cannot be tried on a workload, and why, before or after its traffic was recorded."""
+
+from collections.abc import Mapping, Sequence
+
+from netgain.deciding.diagnose.hypotheses import Hypothesis
+from netgain.deciding.technique.protocol import Technique
+from netgain.errors import UsageError
+from netgain.measuring.workload.item import Workload
+
+
+def refuse_what_cannot_be_judged(workload: Workload, catalogue: Mapping[str, Technique]) -> None:
+    """Raises UsageError when every candidate is one that no measurement of this workload could judge."""
+    reasons = {name: candidate.cannot_judge(workload.synthetic) for name, candidate in catalogue.items()}
+    if all(reasons.values()):
+        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise UsageError(f"nothing can be decided on the workload {workload.name!r}. {told}")
+
+
+def nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:
+    """Every technique with the reason why it cannot be tried."""
+    reasons = "; ".join(f"{found.technique}: {found.cannot_apply}" for found in hypotheses if found.cannot_apply)
+    return f"No technique of the catalogue can be tried here. {reasons}"

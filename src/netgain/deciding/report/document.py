@@ -1,0 +1,83 @@
+"""The verdict that a run of the loop hands on, from everything that it produced."""
+
+from netgain.deciding.experiment.conduct import Block
+from netgain.deciding.report.outcome import Outcome
+from netgain.deciding.technique.catalogue import CATALOGUE
+from netgain.deciding.verdict.document import ArmFacts, DesignFacts, Load, Subject, VerdictDocument
+from netgain.deciding.verdict.publish import About, publish
+
+ORDER = "baseline, candidate, candidate, baseline, and the other way round in every other group"
+
+
+def document_of(outcome: Outcome) -> VerdictDocument | None:
+    """None when no candidate was tried, so that there is no verdict."""
+    if outcome.analysis is None or outcome.chosen is None:
+        return None
+    asked = outcome.asked
+    technique = CATALOGUE.get(outcome.chosen)
+    version = outcome.context.get("netgain")
+    about = About(
+        created=outcome.created,
+        netgain=None if version is None else str(version),
+        technique=Subject(
+            name=outcome.chosen,
+            title=outcome.title or outcome.chosen,
+            kind="token-identical" if technique is not None and technique.token_identical else None,
+            setting=None if outcome.prediction is None else outcome.prediction.setting,
+        ),
+        load=Load(
+            workload=asked.workload,
+            digest=asked.workload_digest,
+            prompts=asked.prompts,
+            output_tokens_at_most=asked.output_tokens_at_most,
+            concurrency=asked.loads or (asked.concurrency,),
+            temperature=asked.temperature,
+            slo=asked.slo,
+            seed=asked.seed,
+        ),
+        design=_design(outcome),
+        arms=tuple(
+            ArmFacts(
+                name=arm.name,
+                engine=outcome.server.get("engine", "netgain"),
+                version=None if version is None else str(version),
+                model=outcome.server.get("model"),
+                command=arm.command,
+                requests=arm.requests,
+                failed=arm.failed,
+                tokens_per_s=arm.tokens_per_s,
+                resident_bytes=arm.resident_bytes,
+                settings=outcome.server,
+            )
+            for arm in outcome.arms
+        ),
+        machine=outcome.context,
+        quality=outcome.quality,
+        handoffs=outcome.handoffs,
+        caveats=outcome.caveats,
+        cannot_show=outcome.cannot_show,
+        deploy=outcome.deployable,
+    )
+    return publish(outcome.analysis, about, outcome.sweep)
+
+
+def _design(outcome: Outcome) -> DesignFacts:
+    blocks = outcome.blocks
+    groups = len({(block.start, block.group) for block in blocks}) or None
+    return DesignFacts(
+        form=outcome.asked.form,
+        starts=len({block.start for block in blocks}) or None,
+        groups=groups,
+        group_size=None if groups is None or outcome.sweep is not None else _size(outcome, blocks),
+        blocks=len(blocks) or None,
+        requests=sum(arm.requests for arm in outcome.arms) or None,
+        order=ORDER,
+        cache_state=outcome.cache_state,
+        grown=outcome.grown,
+    )
+
+
+def _size(outcome: Outcome, blocks: tuple[Block, ...]) -> int | None:
+    """Requests per block, where all blocks hold as many."""
+    requests = sum(arm.requests for arm in outcome.arms)
+    return requests // len(blocks) if blocks and requests % len(blocks) == 0 else None
