@@ -20,7 +20,7 @@ from netgain.serving.engine.finish import drafts_kept, truncate
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.grammar import Constraint, Grammars, Masks
 from netgain.serving.engine.noise import PositionNoise
-from netgain.serving.engine.protocols import Draft, Executor, Proposer, Target, Verifier
+from netgain.serving.engine.protocols import Ask, Draft, Executor, Proposer, Target, Verifier
 from netgain.serving.engine.request import EngineStats, Output, Request
 from netgain.serving.engine.scheduler import Scheduler, Work
 from netgain.serving.engine.segments import segment_of
@@ -234,19 +234,22 @@ class Engine:
 
     def _draft(self) -> dict[str, Draft]:
         """Ask the proposer for every decoding request that may speculate; the scheduler sees only how many."""
-        drafts: dict[str, Draft] = {}
         if self._proposer is None or not self._max_drafts:
-            return drafts
+            return {}
+        asks: list[Ask] = []
         for sequence in self.scheduler.running:
             generation = self._generations[sequence.id]
             # the step commits one token beyond the drafts, so the last one allowed need not be guessed
             limit = min(self._max_drafts, sequence.max_length - sequence.length - 1)
             if sequence.state is SequenceState.DECODING and generation.request.speculate and limit > 0:
-                draft = self._proposer.propose(sequence.id, generation.tokens, limit)
-                if generation.constraint is not None:
-                    draft = draft.first(generation.constraint.allowed_drafts(draft.tokens))
-                drafts[sequence.id] = draft
-                sequence.drafts = len(draft.tokens)
+                asks.append(Ask(generation.request, generation.tokens, limit))
+        drafts: dict[str, Draft] = {}
+        for ask, draft in zip(asks, self._proposer.propose(asks) if asks else (), strict=True):
+            generation = self._generations[ask.request.id]
+            if generation.constraint is not None:
+                draft = draft.first(generation.constraint.allowed_drafts(draft.tokens))
+            drafts[ask.request.id] = draft
+            generation.sequence.drafts = len(draft.tokens)
         return drafts
 
     def _masks(self, plan: Tokens[Work], drafts: dict[str, Draft]) -> dict[str, Masks]:
@@ -331,7 +334,7 @@ class Engine:
         trace = generation.trace()
         self.scheduler.finish(sequence)
         if self._proposer is not None:
-            self._proposer.forget(request.id)
+            self._proposer.end(request, generation.tokens)
         self._aborted.discard(request.id)
         del self._generations[request.id]
         self._constrained -= generation.constraint is not None

@@ -29,7 +29,8 @@ from netgain.serving.model.kv import DTYPES, SCALE_BYTES
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, StepCostSettings
 from netgain.serving.runtime.torch_executor import TorchExecutor
-from netgain.serving.speculation.registry import build_proposer, build_verifier
+from netgain.serving.speculation.registry import ProposerOptions, build_proposer, build_verifier
+from netgain.serving.speculation.suffix import SuffixOptions
 
 DEFAULT_KV_TOKENS = 65_536
 MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
@@ -127,7 +128,15 @@ def build_engine(
     proposer = None
     if speculation.method != "none":
         proposer = wrap_proposer(
-            build_proposer(speculation.method, speculation.k, speculation.lookup_min, speculation.lookup_max)
+            build_proposer(
+                speculation.method,
+                ProposerOptions(
+                    k=speculation.k,
+                    lookup_min=speculation.lookup_min,
+                    lookup_max=speculation.lookup_max,
+                    suffix=SuffixOptions(**speculation.suffix.model_dump()),
+                ),
+            )
         )
     steps = wrap_executor(executor)
     step_curve = StepCurve(
