@@ -176,3 +176,14 @@ def test_convert_does_not_overwrite(tmp_path: Path, fetched: Path) -> None:
     code, _, errors = netgain("convert", fetched, tmp_path)
     assert code == 2
     assert "exists already" in errors
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [("2-", "write it like 0-3"), ("", "write it like"), ("0,30", "layer 30 is none"), ("3-1", "at least one")],
+)
+def test_layers_that_are_not_there_are_refused(tmp_path: Path, fetched: Path, layers: str, says: str) -> None:
+    code, _, errors = netgain("convert", fetched, tmp_path / "model", "--layers", layers)
+    assert code == 2
+    assert says in errors
+    assert not (tmp_path / "model").exists()

@@ -114,6 +114,25 @@ def test_ngram_coupled(default_model_path, dtype, alone):
                 same(alone, law, completions)
 
 
+def test_draft_model_coupled(default_model_path, dtype, alone):
+    """Small pools preempt both models' KV; weights kept in another type make the draft differ from the target here and there."""
+    settings = {
+        "speculation__method": "draft_model",
+        "speculation__draft": str(default_model_path),
+        "speculation__draft_dtype": "int8" if dtype == "auto" else "auto",
+        "speculation__k": 3,
+        "scheduler__max_running": 4,
+        "scheduler__max_batch_tokens": 64,
+    }
+    with engine(default_model_path, model__dtype=dtype, cache__kv_tokens=320, **settings) as llm:
+        for law in SAMPLING:
+            completions = crowd(llm, law)
+            drafts = [completion.trace.drafts for completion in completions]
+            assert sum(sum(d.accepted) for d in drafts) > 0.5 * sum(sum(d.drafted) for d in drafts) > 0
+            same(alone, law, completions)
+            llm.built.engine.check()
+
+
 def test_one_thread(default_model_path, dtype, alone):
     with engine(default_model_path, model__dtype=dtype, model__threads=1, cache__prefix_caching=False) as llm:
         for law in SAMPLING:

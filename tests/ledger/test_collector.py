@@ -29,6 +29,7 @@ STEP = StepRecord(
     started_s=1.0,
     drafted_s=1.125,
     scheduled_s=1.375,
+    ready_s=1.375,
     executed_s=1.875,
     finished_s=2.0,
     shares=(SHARE, SHARE),

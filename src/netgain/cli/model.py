@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netgain.errors import UsageError
+
 if TYPE_CHECKING:
     from netgain.serving.model.checkpoint import Checkpoint
     from netgain.serving.model.config import ModelConfig
@@ -63,15 +65,31 @@ def convert(
     source: Annotated[str, _SOURCE],
     target: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
+    layers: Annotated[
+        str | None,
+        typer.Option(help="Write only these layers, like 0-3,28,29: a smaller model, to be trained as a draft."),
+    ] = None,
 ) -> None:
     """Write a model as a Hugging Face folder for other engines."""
     from netgain.serving.model.checkpoint import open_checkpoint
     from netgain.serving.model.convert import convert as write
 
-    rounded = write(open_checkpoint(source, report=_tell), target, dtype)
+    kept = None if layers is None else _numbers(layers)
+    rounded = write(open_checkpoint(source, report=_tell), target, dtype, kept)
     if rounded:
         _tell(f"{', '.join(rounded)} -> {dtype}, rounded; --dtype fp32 keeps every digit")
     print(target)
+
+
+def _numbers(text: str) -> list[int]:
+    """From "0-3,29"."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UsageError(f"--layers {text!r} is no list of layers; write it like 0-3,28,29")
+        numbers += range(int(first), int(last if dash else first) + 1)
+    return numbers
 
 
 def _tell(line: str) -> None:

@@ -31,7 +31,8 @@ def serve(
             "--set", metavar="NAME=VALUE", help="One setting, e.g. engine.cache.kv_tokens=4096. May be repeated."
         ),
     ] = None,
-    speculation: Annotated[str | None, typer.Option(help="Drafting method: none, ngram or suffix.")] = None,
+    speculation: Annotated[str | None, typer.Option(help="Drafting method: none, ngram or draft_model.")] = None,
+    draft: Annotated[str | None, typer.Option(help="Model that drafts, for --speculation draft_model.")] = None,
     records: Annotated[Path | None, typer.Option(help="JSONL file that request records are appended to.")] = None,
     api_keys: Annotated[Path | None, typer.Option(help="File of API keys, made by 'netgain keys new'.")] = None,
     print_config: Annotated[
@@ -44,6 +45,7 @@ def serve(
         "host": host,
         "port": port,
         "engine.speculation.method": speculation,
+        "engine.speculation.draft": draft,
         "records": None if records is None else str(records),
         "auth.keys_file": None if api_keys is None else str(api_keys),
     }
@@ -65,6 +67,12 @@ def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
     """What serves, in a line each; the last one is the URL."""
     note = f" ({info['kernels_note']})" if info["kernels_note"] else ""
     capacity = f"{info['kv_tokens']:,} tokens, {info['kv_tokens'] * info['kv_token_bytes'] / 2**20:,.0f} MiB"
+    drafts = (
+        f"drafts by {info['draft']}: {info['draft_weight_bytes'] / 2**20:,.0f} MiB of weights and "
+        f"{info['draft_kv_token_bytes']:,} of the {info['kv_token_bytes']:,} bytes that a token takes in the KV cache\n"
+        if info["draft"]
+        else ""
+    )
     access = (
         "no API key is asked for"
         if keys is None
@@ -74,6 +82,7 @@ def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
         f"{info['model']}: {info['dtype']} weights, kernels {info['kernels']}{note}, {info['device']}, "
         f"{count(info['threads'], 'thread')}\n"
         + "".join(f"note: {info[name]}\n" for name in ("model_note", "settings_note") if info[name])
+        + drafts
         + f"KV cache: {capacity} of {info['kv_dtype']}; up to {info['max_length']:,} per request; {access}\n"
         f"serving at {url}/v1",
         flush=True,

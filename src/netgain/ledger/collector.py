@@ -140,7 +140,8 @@ class _StepTotals:
         self.decode_only_s = self.prefill_only_s = 0.0
 
     def add(self, record: StepRecord) -> str | None:
-        if not (record.started_s <= record.drafted_s <= record.scheduled_s <= record.executed_s <= record.finished_s):
+        before = record.started_s <= record.drafted_s <= record.scheduled_s <= record.ready_s
+        if not (before and record.ready_s <= record.executed_s <= record.finished_s):
             return f"stamps of step {record.index} are out of order"
         forward_s, between_s = record.forward_s or 0.0, record.between_s or 0.0
         if not (forward_s >= 0 and between_s >= 0):
@@ -169,9 +170,9 @@ class _StepTotals:
         self.drafts += drafts
         self.own_s += own_s
         self.stall_s += stall_s
-        self.draft_s += record.drafted_s - record.started_s
+        self.draft_s += record.drafted_s - record.started_s + record.ready_s - record.scheduled_s
         self.schedule_s += record.scheduled_s - record.drafted_s
-        self.execute_s += record.executed_s - record.scheduled_s
+        self.execute_s += record.executed_s - record.ready_s
         self.forward_s += forward_s
         self.between_s += between_s
         self.commit_s += record.finished_s - record.executed_s

@@ -47,6 +47,7 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "output_tokens": ("netgain_output_tokens", "Tokens committed."),
     "preemptions": ("netgain_preemptions", "Running requests sent back for recompute."),
     "draft_steps": ("netgain_draft_steps", "Verify steps."),
+    "draft_faults": ("netgain_draft_faults", "Failures of the draft model, which cost drafts and no answer."),
     "drafted_tokens": ("netgain_drafted_tokens", "Draft tokens verified."),
     "accepted_tokens": ("netgain_accepted_tokens", "Draft tokens accepted."),
     "step_prefill_tokens": (

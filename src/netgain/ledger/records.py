@@ -51,14 +51,16 @@ class StepShare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One turn of the step loop; stamps are the host's monotonic seconds, in this order (drafts come before
-    the schedule, which has to know how many there are). `forward_s` is the part of the execution in which the model itself
+    """One turn of the step loop; stamps are the host's monotonic seconds, in this order (drafts made of text come before
+    the schedule, which has to know how many there are; those that a model makes come after it, since they need blocks,
+    and are there at `ready_s`). `forward_s` is the part of the execution in which the model itself
     computed (None: not known), `between_s` the time since the step before (None: nothing ran before)."""
 
     index: int
     started_s: float
     drafted_s: float
     scheduled_s: float
+    ready_s: float
     executed_s: float
     finished_s: float
     shares: tuple[StepShare, ...]

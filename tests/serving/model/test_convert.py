@@ -57,6 +57,22 @@ def test_a_converted_folder_describes_the_same_model(
     assert loaded.model.weight_bytes < load_model(source.path, "fp32", load_kernels("torch")).model.weight_bytes
 
 
+def test_a_model_of_some_layers_has_their_weights(
+    tiny: Callable[..., Any], run: Callable[..., torch.Tensor], tmp_path: Path
+) -> None:
+    source = tiny(num_hidden_layers=4)
+    convert(open_checkpoint(source.folder), tmp_path / "model", "fp32", [0, 3])
+    reference = source.reference
+    reference.model.layers = torch.nn.ModuleList([reference.model.layers[0], reference.model.layers[3]])
+    for number, layer in enumerate(reference.model.layers):
+        layer.self_attn.layer_idx = number
+    reference.config.num_hidden_layers = 2
+    with torch.inference_mode():
+        expected = reference(torch.tensor([TOKENS])).logits[0]
+    got = run(load_model(tmp_path / "model", "fp32", load_kernels("torch")), TOKENS)
+    assert float((got - expected).abs().max()) < 1e-4 * float(expected.max() - expected.min())
+
+
 def test_folders_are_converted_too(tiny: Callable[..., Any], tmp_path: Path) -> None:
     folder = tiny().folder
     convert(open_checkpoint(folder), tmp_path / "copy", "fp32")

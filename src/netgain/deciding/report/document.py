@@ -1,6 +1,6 @@
 """The verdict that a run of the loop hands on, from everything that it produced."""
 
-from netgain.deciding.experiment.conduct import Block
+from netgain.deciding.experiment.block import Block
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.verdict.document import ArmFacts, DesignFacts, Load, Subject, VerdictDocument

@@ -21,6 +21,7 @@ class StepStamps(NamedTuple):
     started_s: float
     drafted_s: float
     scheduled_s: float
+    ready_s: float
     executed_s: float
     finished_s: float
     forward_s: float | None = None
@@ -40,7 +41,7 @@ class Accounts:
     """Turns plans and stamps into timelines, records and counters. `step_cost` splits own cost from stall once measured."""
 
     def __init__(self, collector: Collector, scheduler: Scheduler) -> None:
-        self.counters = dict.fromkeys(EngineStats.__struct_fields__[4:], 0)
+        self.counters = dict.fromkeys(EngineStats.__struct_fields__[5:], 0)
         self.step_cost: StepCost | None = None
         self._collector = collector
         self._scheduler = scheduler
@@ -91,6 +92,10 @@ class Accounts:
                 generation.timeline.add(Stage.DRAFT, stamps.started_s, stamps.drafted_s)
             # a prefill begins where its cache lookup ended; a plain decode waits for the whole turn
             begin_s = stamps.scheduled_s if work.prefill else stamps.drafted_s if asked else stamps.started_s
+            if asked and stamps.ready_s > stamps.scheduled_s:  # its drafts came from a model
+                generation.timeline.add(share.stage, begin_s, stamps.scheduled_s)
+                generation.timeline.add(Stage.DRAFT, stamps.scheduled_s, stamps.ready_s)
+                begin_s = stamps.ready_s
             generation.timeline.add(share.stage, begin_s, stamps.finished_s)
             if tokens and generation.first_token_s is None:
                 generation.first_token_s = stamps.finished_s
@@ -105,6 +110,7 @@ class Accounts:
                 started_s=stamps.started_s,
                 drafted_s=stamps.drafted_s,
                 scheduled_s=stamps.scheduled_s,
+                ready_s=stamps.ready_s,
                 executed_s=stamps.executed_s,
                 finished_s=stamps.finished_s,
                 shares=tuple(shares),
@@ -137,7 +143,7 @@ class Accounts:
     def _split(self, plan: StepPlan, stamps: StepStamps) -> list[tuple[float | None, float | None]]:
         if self.step_cost is None:
             return [(None, None)] * len(plan.work)
-        wall_s = stamps.finished_s - stamps.drafted_s
+        wall_s = stamps.finished_s - stamps.drafted_s - (stamps.ready_s - stamps.scheduled_s)
         return self.step_cost.split(wall_s, [(work.count, work.start) for work in plan.work])
 
     def _handoff(self, work: Work, accepted: int, stamps: StepStamps) -> None:
@@ -149,12 +155,12 @@ class Accounts:
                 kind=HandoffKind.DRAFT_VERIFY,
                 source="proposer",
                 target="target",
-                at_s=stamps.drafted_s,
+                at_s=stamps.ready_s if stamps.ready_s > stamps.scheduled_s else stamps.drafted_s,
                 bytes=4 * work.drafts,
                 used_tokens=accepted,
                 wasted_tokens=work.drafts - accepted,
                 waited_s=0.0,
-                busy_s=stamps.drafted_s - stamps.started_s,
+                busy_s=stamps.drafted_s - stamps.started_s + stamps.ready_s - stamps.scheduled_s,
                 hidden_s=0.0,
                 request_id=work.sequence.id,
             )

@@ -26,6 +26,16 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True):
     ends_banned: int = 0
     allowed: npt.NDArray[np.uint32] | None = None
 
+    def last(self, rows: int) -> "Edits":
+        """Those of the last of `rows` rows alone."""
+        return msgspec.structs.replace(
+            self,
+            seen=None if self.seen is None else self.seen[-1:],
+            counts=None if self.counts is None else self.counts[-1:],
+            ends_banned=max(0, self.ends_banned - rows + 1),
+            allowed=None if self.allowed is None else self.allowed[-1:],
+        )
+
 
 def apply(edits: Edits, params: SamplingParams, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """The edited copy of `logits` [rows, vocab]: bias, then penalties, then what is forbidden becomes -inf.

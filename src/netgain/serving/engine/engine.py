@@ -16,11 +16,13 @@ from netgain.serving.engine.accounts import Accounts, Committed, StepStamps
 from netgain.serving.engine.admission import check_request
 from netgain.serving.engine.answer import committed_logprobs
 from netgain.serving.engine.batch import Batch, SegmentResult, StepResult
+from netgain.serving.engine.drafting import NO_DRAFT, Drafting
 from netgain.serving.engine.finish import drafts_kept, truncate
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.grammar import Constraint, Grammars, Masks
+from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.noise import PositionNoise
-from netgain.serving.engine.protocols import Ask, Draft, Executor, Proposer, Target, Verifier
+from netgain.serving.engine.protocols import Draft, Executor, Proposer, Target, Verifier
 from netgain.serving.engine.request import EngineStats, Output, Request
 from netgain.serving.engine.scheduler import Scheduler, Work
 from netgain.serving.engine.segments import segment_of
@@ -28,7 +30,6 @@ from netgain.serving.engine.sequence import Sequence, SequenceState
 from netgain.serving.engine.step_curve import StepCurve, step_limits
 from netgain.serving.engine.step_probe import DEFAULT_BATCH
 
-NO_DRAFT = Draft(())
 NOTHING = Committed()
 
 
@@ -49,7 +50,7 @@ class Engine:
         collector: Collector,
         vocab_size: int,
         eos_ids: frozenset[int],
-        proposer: Proposer | None = None,
+        proposer: Proposer | ModelDrafts | None = None,
         verifier: Verifier | None = None,
         max_drafts: int = 0,
         grammars: Grammars | None = None,
@@ -67,9 +68,7 @@ class Engine:
         self._accounts.step_cost = self.step_curve.cost
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
-        self._proposer = proposer
-        self._verifier = verifier
-        self._max_drafts = max_drafts if proposer and verifier else 0
+        self._drafting = Drafting(proposer, verifier, max_drafts) if proposer and verifier and max_drafts else None
         self._grammars = grammars
         self._constrained = 0  # how many of the generations follow a grammar
         self._generations: dict[str, Generation] = {}
@@ -135,14 +134,19 @@ class Engine:
         started_s = self._clock.now()
         if self._deadlines and self._deadlines[0][0] <= started_s:
             self._expire(started_s)
-        drafts = self._draft()
+        drafting = self._drafting
+        drafts = drafting.before_schedule(self.scheduler.running, self._generations) if drafting else {}
         drafted_s = self._clock.now() if drafts else started_s
         plan = self.scheduler.schedule()
-        scheduled_s = self._clock.now()
+        scheduled_s = ready_s = self._clock.now()
+        if drafting is not None and drafting.after_schedule:
+            self._in_flight = frozenset(work.sequence.id for work in plan.work)
+            plan, drafts = await drafting.by_model(plan, self._generations)
+            ready_s = self._clock.now() if drafts else scheduled_s
         result = StepResult(())
         if plan.work:
             masks = self._masks(plan.work, drafts) if self._constrained else {}
-            needs_laws = self._verifier is not None and self._verifier.needs_laws
+            needs_laws = drafting is not None and drafting.verifier.needs_laws
             segments = tuple(
                 segment_of(
                     work,
@@ -159,7 +163,8 @@ class Engine:
             self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), part)
             for work, part in zip(plan.work, result.segments, strict=True)
         ]
-        stamps = StepStamps(started_s, drafted_s, scheduled_s, executed_s, self._clock.now(), result.forward_s)
+        finished_s = self._clock.now()
+        stamps = StepStamps(started_s, drafted_s, scheduled_s, ready_s, executed_s, finished_s, result.forward_s)
         self._accounts.write_down(plan, committed, drafts.keys(), stamps, self._generations)
         for work, part in zip(plan.work, committed, strict=True):
             self._report(self._generations[work.sequence.id], part)
@@ -195,6 +200,7 @@ class Engine:
             waiting=len(self.scheduler.waiting),
             free_blocks=self.scheduler.pool.available,
             total_blocks=self.scheduler.pool.blocks,
+            draft_faults=self._drafting.faults if self._drafting else 0,
             **self._accounts.counters,
         )
 
@@ -210,6 +216,8 @@ class Engine:
         """End everything; the executor's memory is given back."""
         if self._grammars is not None:
             self._grammars.close()
+        if self._drafting is not None:
+            self._drafting.close()
         self.executor.close()
 
     def _stop_ids(self, request: Request) -> frozenset[int]:
@@ -231,26 +239,6 @@ class Engine:
             # the id may belong to a later request by now
             if generation is not None and (generation.request.deadline_s or math.inf) <= now_s:
                 self._end(generation, "deadline")
-
-    def _draft(self) -> dict[str, Draft]:
-        """Ask the proposer for every decoding request that may speculate; the scheduler sees only how many."""
-        if self._proposer is None or not self._max_drafts:
-            return {}
-        asks: list[Ask] = []
-        for sequence in self.scheduler.running:
-            generation = self._generations[sequence.id]
-            # the step commits one token beyond the drafts, so the last one allowed need not be guessed
-            limit = min(self._max_drafts, sequence.max_length - sequence.length - 1)
-            if sequence.state is SequenceState.DECODING and generation.request.speculate and limit > 0:
-                asks.append(Ask(generation.request, generation.tokens, limit))
-        drafts: dict[str, Draft] = {}
-        for ask, draft in zip(asks, self._proposer.propose(asks) if asks else (), strict=True):
-            generation = self._generations[ask.request.id]
-            if generation.constraint is not None:
-                draft = draft.first(generation.constraint.allowed_drafts(draft.tokens))
-            drafts[ask.request.id] = draft
-            generation.sequence.drafts = len(draft.tokens)
-        return drafts
 
     def _masks(self, plan: Tokens[Work], drafts: dict[str, Draft]) -> dict[str, Masks]:
         """The allowed tokens of every row that chooses under a grammar, by request."""
@@ -283,11 +271,11 @@ class Engine:
         if work.samples:
             tokens = result.choices[:1]
             if work.drafts:
-                assert self._verifier is not None
+                assert self._drafting is not None
                 offered = draft.first(work.drafts)
                 noise = PositionNoise(generation.request.sampling.seed, generation.request.choice)
                 position = work.start + 1
-                tokens = self._verifier.verify(offered, Target(result.choices, result.laws), noise, position)
+                tokens = self._drafting.verifier.verify(offered, Target(result.choices, result.laws), noise, position)
             remaining = work.sequence.max_length - work.sequence.length
             tokens, generation.finish_reason = truncate(tokens, remaining, generation.stop_ids)
             if work.drafts:
@@ -333,8 +321,8 @@ class Engine:
             generation.wait_until(self._clock.now())
         trace = generation.trace()
         self.scheduler.finish(sequence)
-        if self._proposer is not None:
-            self._proposer.end(request, generation.tokens)
+        if self._drafting is not None:
+            self._drafting.forget(request.id)
         self._aborted.discard(request.id)
         del self._generations[request.id]
         self._constrained -= generation.constraint is not None

@@ -93,6 +93,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     free_blocks: int = 0
     total_blocks: int = 0
+    draft_faults: int = 0
     steps: int = 0
     requests_finished: int = 0
     prompt_tokens: int = 0

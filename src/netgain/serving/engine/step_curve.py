@@ -166,4 +166,4 @@ class StepCurve:
         context = sum(share.context_tokens for share in shares) - tokens
         size = len(shares)
         expected = self.cost.verify(size, max(1, round(tokens / size)), round(context / size))
-        return (step.executed_s - step.scheduled_s) / expected.seconds if expected.inside else None
+        return (step.executed_s - step.ready_s) / expected.seconds if expected.inside else None

@@ -4,9 +4,11 @@ that this engine runs."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,15 @@ from netgain.serving.model.weights import check_names, expected_shapes
 TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+_LAYER = re.compile(r"^model\.layers\.(\d+)\.")
+
 # Stored types whose every number is one of the type written; fp32 takes them all.
 _EXACT: Mapping[str, frozenset[str]] = {"bf16": frozenset({"BF16"}), "fp16": frozenset({"F16"})}
 
 
-def convert(checkpoint: Checkpoint, target: Path, dtype: str) -> tuple[str, ...]:
-    """Write `target` (must not exist or be empty), weights dequantised to one of TYPES; all or nothing.
+def convert(checkpoint: Checkpoint, target: Path, dtype: str, layers: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Write `target` (must not exist or be empty), weights dequantised to one of TYPES; all or nothing. With `layers` only
+    these are written, in this order: a smaller model of the same vocabulary, to be trained as a draft.
 
     Returns the stored types that the written one rounds.
     """
@@ -37,25 +42,44 @@ def convert(checkpoint: Checkpoint, target: Path, dtype: str) -> tuple[str, ...]
         raise UsageError(f"{target} exists already; give a folder that does not, or remove it")
     source = weight_source(checkpoint)
     check_names(source, checkpoint.config)
+    kept = range(checkpoint.config.layers) if layers is None else layers
+    pruned = _pruned(checkpoint, kept)
+    names = {name: _stored_name(name, kept) for name in expected_shapes(pruned.config)}
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
             folder = Path(scratch) / "model"
             folder.mkdir()
-            tensors = {
-                name: source.dense(name, TYPES[dtype]).contiguous() for name in expected_shapes(checkpoint.config)
-            }
+            tensors = {name: source.dense(stored, TYPES[dtype]).contiguous() for name, stored in names.items()}
             save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
             (folder / "model.safetensors").chmod(0o644)  # the library makes it readable by its owner only
-            for name, content in _documents(checkpoint, dtype).items():
+            for name, content in _documents(pruned, dtype).items():
                 (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             if target.exists():
                 target.rmdir()
             shutil.move(folder, target)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
-    stored = {source.kind(name) for name in expected_shapes(checkpoint.config)}
+    stored = {source.kind(name) for name in names.values()}
     return tuple(sorted(stored - _EXACT.get(dtype, stored)))
+
+
+def _pruned(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
+    config = checkpoint.config
+    outside = [layer for layer in layers if not 0 <= layer < config.layers]
+    if outside or not layers:
+        raise UsageError(
+            f"layer {outside[0]} is none of the model's, which are 0 to {config.layers - 1}"
+            if outside
+            else "a model needs a layer; name at least one"
+        )
+    windows = tuple(config.windows[layer] for layer in layers)
+    return replace(checkpoint, config=replace(config, layers=len(layers), windows=windows))
+
+
+def _stored_name(name: str, layers: Sequence[int]) -> str:
+    """How the source calls a tensor of the model that keeps `layers`."""
+    return _LAYER.sub(lambda found: f"model.layers.{layers[int(found[1])]}.", name)
 
 
 def _documents(checkpoint: Checkpoint, dtype: str) -> dict[str, dict[str, Any]]:

@@ -15,22 +15,22 @@ from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.serving.blocks.keys import Namespace
-from netgain.serving.blocks.layout import KVLayout
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.grammar import Grammars
+from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.protocols import Executor, Proposer
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.step_curve import StepCurve, Upkeep, step_limits
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
-from netgain.serving.model.kv import DTYPES, SCALE_BYTES
+from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, StepCostSettings
+from netgain.serving.runtime.draft_model import kv_layout, load_draft_model, model_drafts
 from netgain.serving.runtime.torch_executor import TorchExecutor
-from netgain.serving.speculation.registry import ProposerOptions, build_proposer, build_verifier
-from netgain.serving.speculation.suffix import SuffixOptions
+from netgain.serving.speculation.registry import build_proposer, build_verifier
 
 DEFAULT_KV_TOKENS = 65_536
 MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
@@ -41,7 +41,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     in; `model_note` says what a user should know about how the model's files were read, `settings_note` where less is used
     than a setting asks for. `max_length` is what one request may have, prompt and answer together. `step_weight_bytes`,
     `layer_ops`, `head_ops` and `windowed` say what a step has to do (see roofline.StepWork), `step_cost` whether a
-    step-cost curve was kept from before, and of when."""
+    step-cost curve was kept from before, and of when. Of `kv_token_bytes` the `draft` model takes
+    `draft_kv_token_bytes`, and its weights come on top of the model's."""
 
     model: str
     source: str
@@ -64,6 +65,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     head_ops: dict[str, int]
     windowed: bool
     step_cost: str
+    draft: str | None
+    draft_weight_bytes: int
+    draft_kv_token_bytes: int
 
 
 class BuiltEngine(NamedTuple):
@@ -95,16 +99,12 @@ def build_engine(
     loaded = load_model(config.model.source, config.model.dtype, kernels, device)
     kv_dtype = _kv_dtype(config.model.kv_dtype, config.model.dtype)
     model = loaded.config
-    layout = KVLayout(
-        layers=model.layers,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        value_bytes=kv_dtype.itemsize,
-        scale_bytes=SCALE_BYTES if kv_dtype == torch.int8 else 0,
-        block_tokens=config.cache.block_tokens,
-    )
+    layout = kv_layout(model, kv_dtype, config.cache.block_tokens)
+    speculation = config.speculation
+    draft = load_draft_model(speculation, loaded, kernels, kv_dtype, layout.block_tokens)
+    token_bytes = layout.token_bytes + (draft.layout.token_bytes if draft else 0)
     max_length = _max_length(config.scheduler.max_model_len, model.context, notes)
-    blocks = layout.blocks_for(_kv_tokens(config.cache, layout, max_length))
+    blocks = layout.blocks_for(_kv_tokens(config.cache, layout.block_tokens, token_bytes, max_length))
     kv_tokens = blocks * layout.block_tokens
     if kv_tokens < max_length:
         notes.append(
@@ -124,20 +124,13 @@ def build_engine(
         prefix_caching=config.cache.prefix_caching,
     )
     kv_name = str(kv_dtype).removeprefix("torch.")
-    speculation = config.speculation
-    proposer = None
-    if speculation.method != "none":
+    proposer: Proposer | ModelDrafts | None = None
+    if speculation.method not in ("none", "draft_model"):
         proposer = wrap_proposer(
-            build_proposer(
-                speculation.method,
-                ProposerOptions(
-                    k=speculation.k,
-                    lookup_min=speculation.lookup_min,
-                    lookup_max=speculation.lookup_max,
-                    suffix=SuffixOptions(**speculation.suffix.model_dump()),
-                ),
-            )
+            build_proposer(speculation.method, speculation.k, speculation.lookup_min, speculation.lookup_max)
         )
+    if draft is not None:
+        proposer = model_drafts(draft, kernels, kv_dtype, blocks, model.vocab, scheduler.max_batch_tokens)
     steps = wrap_executor(executor)
     step_curve = StepCurve(
         steps,
@@ -172,7 +165,7 @@ def build_engine(
         vocab_size=model.vocab,
         eos_ids=frozenset(loaded.eos),
         proposer=proposer,
-        verifier=build_verifier(speculation.verifier) if proposer is not None else None,
+        verifier=build_verifier(speculation.verifier) if proposer else None,
         max_drafts=speculation.k,
         grammars=Grammars(loaded.tokenizer.token_bytes, model.vocab),
         step_curve=step_curve,
@@ -192,13 +185,16 @@ def build_engine(
         vocab_size=model.vocab,
         max_length=min(max_length, kv_tokens),
         kv_tokens=kv_tokens,
-        kv_token_bytes=layout.token_bytes,
+        kv_token_bytes=token_bytes,
         weight_bytes=loaded.model.weight_bytes,
         step_weight_bytes=loaded.model.step_weight_bytes,
         layer_ops=loaded.layer_ops,
         head_ops=loaded.head_ops,
         windowed=any(window is not None and window < max_length for window in model.windows),
         step_cost=_described(step_curve),
+        draft=draft.loaded.name if draft else None,
+        draft_weight_bytes=draft.loaded.model.weight_bytes if draft else 0,
+        draft_kv_token_bytes=draft.layout.token_bytes if draft else 0,
     )
     return BuiltEngine(engine, loaded, msgspec.structs.asdict(info))
 
@@ -258,16 +254,14 @@ def _kv_dtype(name: str, model_dtype: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def _kv_tokens(cache: CacheSettings, layout: KVLayout, max_length: int) -> int:
+def _kv_tokens(cache: CacheSettings, block_tokens: int, token_bytes: int, max_length: int) -> int:
     available = psutil.virtual_memory().available
     if cache.kv_tokens is not None:
-        wanted = cache.kv_tokens * layout.token_bytes
+        wanted = cache.kv_tokens * token_bytes
         if wanted > available:
             raise UsageError(
                 f"cache.kv_tokens = {cache.kv_tokens} needs {wanted / 2**30:.1f} GiB, "
                 f"{available / 2**30:.1f} GiB of memory are available: lower it"
             )
         return cache.kv_tokens
-    return max(
-        layout.block_tokens, min(max(DEFAULT_KV_TOKENS, max_length), int(available * MEMORY_SHARE / layout.token_bytes))
-    )
+    return max(block_tokens, min(max(DEFAULT_KV_TOKENS, max_length), int(available * MEMORY_SHARE / token_bytes)))

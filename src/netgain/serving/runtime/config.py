@@ -84,36 +84,37 @@ class SchedulerSettings(Settings):
         return self
 
 
-class SuffixSettings(Settings):
-    """Suffix decoding."""
-
-    factor: float = Field(default=1.0, gt=0, le=64, description="drafts per token that the match is long")
-    min_probability: float = Field(
-        default=0.1, gt=0, le=1, description="a draft ends where its continuation followed less often than this"
-    )
-    depth: int = Field(default=32, ge=2, le=256, description="longest match looked for, in tokens")
-    memory_bytes: int = Field(
-        default=64 << 20, ge=1 << 20, description="of all indexes; the oldest finished answers make room"
-    )
-    shared: bool = Field(default=True, description="finished answers serve later requests of the same cache salt")
-
-
 class SpeculationSettings(Settings):
-    """Drafting. `coupled` keeps the output token-identical, `rejection` and `block` keep its distribution."""
+    """Drafting. `coupled` keeps the output token-identical, `rejection` keeps its distribution."""
 
-    method: Literal["none", "ngram", "suffix"] = Field(default="none", description="who drafts")
+    method: Literal["none", "ngram", "draft_model"] = Field(default="none", description="who drafts")
+    draft: str | None = Field(
+        default=None, min_length=1, description="draft model of the same vocabulary: a folder, .gguf file or hub id"
+    )
+    draft_dtype: Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"] = Field(
+        default="auto", description="how the draft model's weights are kept"
+    )
     k: int = Field(default=4, ge=1, le=64, description="drafts per verify step, at most")
-    lookup_min: int = Field(default=2, ge=1, description="ngram: shortest suffix looked up in the request's own tokens")
-    lookup_max: int = Field(default=4, ge=1, description="ngram: longest suffix looked up")
-    suffix: SuffixSettings = SuffixSettings()
-    verifier: Literal["coupled", "rejection", "block"] = Field(
-        default="coupled", description="coupled keeps every token, rejection and block the distribution"
+    lookup_min: int = Field(default=2, ge=1, description="shortest suffix looked up in the request's own tokens")
+    lookup_max: int = Field(default=4, ge=1, description="longest suffix looked up")
+    verifier: Literal["coupled", "rejection"] = Field(
+        default="coupled", description="coupled keeps every token, rejection the distribution"
     )
 
     @model_validator(mode="after")
     def _lookup_is_a_range(self) -> Self:
         if self.lookup_min > self.lookup_max:
             raise ValueError(f"lookup_min ({self.lookup_min}) is greater than lookup_max ({self.lookup_max})")
+        return self
+
+    @model_validator(mode="after")
+    def _draft_is_used(self) -> Self:
+        if (self.method == "draft_model") == (self.draft is None):
+            raise ValueError(
+                "method draft_model needs the model that drafts: set engine.speculation.draft"
+                if self.draft is None
+                else f"draft ({self.draft}) is used by method draft_model only, and the method is {self.method}"
+            )
         return self
 
 
