@@ -12,7 +12,7 @@ from netgain.serving.blocks.keys import Namespace
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.batch import Batch, Segment, SegmentResult, StepResult
 from netgain.serving.engine.engine import Engine
-from netgain.serving.engine.protocols import Draft
+from netgain.serving.engine.protocols import Ask, Draft
 from netgain.serving.engine.request import Request, SamplingParams
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.speculation.ngram import NgramProposer
@@ -76,9 +76,9 @@ class SlowProposer(NgramProposer):
         super().__init__(k=3, lookup_min=1, lookup_max=3)
         self._delay = delay
 
-    def propose(self, request_id: str, tokens: Sequence[int], limit: int) -> Draft:
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         self._delay()
-        return super().propose(request_id, tokens, limit)
+        return super().propose(asks)
 
 
 class SlowPool(BlockPool):

@@ -13,6 +13,7 @@ from netgain.serving.blocks.keys import KeyChain
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.batch import Batch, SegmentResult, StepResult
 from netgain.serving.engine.engine import Engine
+from netgain.serving.engine.protocols import Draft
 from netgain.serving.engine.request import Request, SamplingParams
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.sequence import Sequence
@@ -258,13 +259,14 @@ class SameProposer:
         self._texts = texts
         self._wrong = wrong
 
-    def propose(self, request_id, tokens, limit):
-        from netgain.serving.engine.protocols import Draft
+    def propose(self, asks):
+        return [Draft(self._drafts(*ask)) for ask in asks]
 
-        text = self._texts[request_id][len(tokens) : len(tokens) + limit]
-        return Draft(tuple((token + self._wrong) % VOCAB for token in text))
+    def _drafts(self, request, tokens, limit):
+        text = self._texts[request.id][len(tokens) : len(tokens) + limit]
+        return tuple((token + self._wrong) % VOCAB for token in text)
 
-    def forget(self, request_id) -> None:
+    def end(self, request, tokens) -> None:
         pass
 
 

@@ -1,4 +1,4 @@
-"""Rejection sampling under penalties, bias and bans: every row of a verify segment has the law that the lone token would
+"""Verification under penalties, bias, temperature and cuts: every row of a verify segment has the law that the lone token would
 have, so the enumeration of the verifier's branches gives exactly the law without speculation."""
 
 from fractions import Fraction
@@ -12,8 +12,9 @@ from netgain.serving.engine.answer import answer
 from netgain.serving.engine.batch import Segment
 from netgain.serving.engine.edits import History
 from netgain.serving.engine.request import SamplingParams
+from netgain.serving.speculation.block import BlockVerifier
 from netgain.serving.speculation.verify import CoupledVerifier, RejectionVerifier
-from tests.serving.speculation.test_verify import deterministic, law_of_output
+from tests.serving.speculation.test_verify import deterministic, law_of_output, sampled_from
 
 VOCAB = 3
 PROMPT = (1, 1)
@@ -31,7 +32,11 @@ def logits(context) -> np.ndarray:
     return np.random.default_rng(len(context) * 100 + sum(context)).integers(-4, 5, VOCAB).astype(np.float32) / 2
 
 
-def segment_laws(params: SamplingParams, output, drafts) -> np.ndarray:
+def drafters_logits(context) -> np.ndarray:
+    return (logits(context) + np.array([1.0, 0.0, -0.5])).astype(np.float32)
+
+
+def segment_laws(params: SamplingParams, output, drafts, logits=logits) -> np.ndarray:
     """What an executor answers to a segment that ends the output with `drafts`, through the engine's own edits."""
     history = History(params, PROMPT, ENDS)
     history.extend(tuple(output))
@@ -58,12 +63,13 @@ def segment_laws(params: SamplingParams, output, drafts) -> np.ndarray:
 class Edited:
     """The edited language, one token at a time."""
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, logits=logits) -> None:
         self.vocab = VOCAB
         self._params = params
+        self._logits = logits
 
     def law(self, output):
-        (law,) = segment_laws(self._params, output, ())
+        (law,) = segment_laws(self._params, output, (), self._logits)
         exact = [Fraction(share) for share in law.tolist()]
         return [share / sum(exact) for share in exact]
 
@@ -90,13 +96,37 @@ def test_rows_of_a_verify_segment_have_the_laws_of_lone_tokens_to_the_last_bit(n
                 assert (laws[row] == lone).all()
 
 
-@pytest.mark.parametrize("verifier", [RejectionVerifier(), CoupledVerifier()], ids=["rejection", "coupled"])
+EVERY_VERIFIER = pytest.mark.parametrize(
+    "verifier", [RejectionVerifier(), CoupledVerifier(), BlockVerifier()], ids=["rejection", "coupled", "block"]
+)
+
+
+@EVERY_VERIFIER
 @pytest.mark.parametrize("name", PARAMS)
 def test_the_law_of_the_output_is_the_edited_one(name, verifier):
     language = Edited(PARAMS[name])
     for table in ((7, 3, 12), (1, 11, 6, 9)):
         emitted = law_of_output(verifier, language, deterministic(table, VOCAB), 2, LENGTH)
         assert emitted == language.law_of_texts(LENGTH)
+
+
+@EVERY_VERIFIER
+@pytest.mark.parametrize("name", PARAMS)
+def test_a_drafter_under_the_same_parameters_leaves_the_edited_law(name, verifier):
+    """The draft's own logits get the same bias, penalties, temperature and cuts, with the drafts before as history; q is
+    what was drawn from (huggingface/transformers#47932 reported another; vllm-project/vllm#22987 drifted under a penalty)."""
+    target, drafter = Edited(PARAMS[name]), Edited(PARAMS[name], drafters_logits)
+    emitted = law_of_output(verifier, target, sampled_from(drafter), 2, LENGTH)
+    assert emitted == target.law_of_texts(LENGTH)
+
+
+@EVERY_VERIFIER
+def test_a_drafter_without_the_penalties_of_the_target_leaves_the_edited_law(verifier):
+    """It costs acceptance, not the law."""
+    params = PARAMS["penalties"]
+    drafter = Edited(SamplingParams(max_tokens=9, temperature=0.5, top_k=2), drafters_logits)
+    target = Edited(params)
+    assert law_of_output(verifier, target, sampled_from(drafter), 2, LENGTH) == target.law_of_texts(LENGTH)
 
 
 def test_min_tokens_leaves_the_end_no_chance():

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from netgain.serving.engine.protocols import Draft
 from netgain.serving.speculation.ngram import NgramProposer
+from tests.serving.speculation import asking
 
 
 def brute_force(tokens, k, shortest, longest):
@@ -20,7 +21,7 @@ def brute_force(tokens, k, shortest, longest):
 
 
 def proposed(proposer, tokens, limit=99, request="r"):
-    return proposer.propose(request, tokens, limit).tokens
+    return asking.draft(proposer, tokens, limit, asking.request(request)).tokens
 
 
 def test_quick_brown_proposes_fox():
@@ -28,7 +29,7 @@ def test_quick_brown_proposes_fox():
     words = text.split()
     vocabulary = sorted(set(words))
     tokens = [vocabulary.index(word) for word in words]
-    drafts = NgramProposer(k=3, lookup_min=2, lookup_max=4).propose("r", tokens, 3)
+    drafts = asking.draft(NgramProposer(k=3, lookup_min=2, lookup_max=4), tokens, 3)
     assert [vocabulary[token] for token in drafts.tokens] == ["fox", "ran", "away"]
     assert drafts.laws is None
 
@@ -77,11 +78,11 @@ def test_requests_do_not_see_each_other():
     assert proposed(proposer, [9, 1], request="second") == ()
 
 
-def test_a_forgotten_request_starts_over():
+def test_a_request_that_ended_starts_over():
     proposer = NgramProposer(2, 1, 2)
     assert proposed(proposer, [1, 2, 3, 1]) == (2, 3)
-    proposer.forget("r")
-    proposer.forget("never seen")
+    proposer.end(asking.request("r"), [1, 2, 3, 1])
+    proposer.end(asking.request("never seen"), [1])
     assert proposed(proposer, [5, 1]) == ()
 
 
@@ -98,7 +99,7 @@ def test_asking_again_gives_the_same_answer():
 
 
 def test_a_text_of_any_sequence_type_will_do():
-    assert NgramProposer(2, 1, 2).propose("r", (1, 2, 1), 2) == Draft((2, 1))
+    assert asking.draft(NgramProposer(2, 1, 2), (1, 2, 1), 2) == Draft((2, 1))
 
 
 @pytest.mark.parametrize(("k", "shortest", "longest"), [(0, 1, 1), (1, 0, 1), (1, 3, 2)])

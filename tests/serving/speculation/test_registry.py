@@ -1,28 +1,31 @@
 import pytest
 
 from netgain.errors import UsageError
-from netgain.serving.speculation.registry import PROPOSERS, VERIFIERS, build_proposer, build_verifier
+from netgain.serving.speculation.registry import PROPOSERS, VERIFIERS, ProposerOptions, build_proposer, build_verifier
+from tests.serving.speculation import asking
+
+FOUR = ProposerOptions(k=4)
 
 
 def test_every_member_can_be_built_by_name():
     for name in PROPOSERS:
-        assert build_proposer(name, 4, 2, 4).propose("r", [1, 2, 3, 1, 2], 1).tokens == (3,)
+        assert asking.draft(build_proposer(name, FOUR), [1, 2, 3, 1, 2], 1).tokens == (3,)
     for name, kind in VERIFIERS.items():
         assert type(build_verifier(name)) is kind
 
 
 def test_only_the_coupled_verifier_promises_the_same_tokens():
     assert [name for name in VERIFIERS if build_verifier(name).token_identical] == ["coupled"]
-    assert [name for name in VERIFIERS if build_verifier(name).needs_laws] == ["rejection"]
+    assert [name for name in VERIFIERS if build_verifier(name).needs_laws] == ["rejection", "block"]
 
 
 @pytest.mark.parametrize(
     ("build", "name", "nearest"),
     [
-        (lambda name: build_proposer(name, 4, 2, 4), "n-gram", "'ngram'"),
+        (lambda name: build_proposer(name, FOUR), "n-gram", "'ngram'"),
         (build_verifier, "copuled", "'coupled'"),
         (build_verifier, "rejection-sampling", "'rejection'"),
-        (build_verifier, "?", "coupled, rejection"),
+        (build_verifier, "?", "coupled, rejection, block"),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(build, name, nearest):
@@ -36,7 +39,7 @@ def test_unknown_names_are_refused_with_the_nearest(build, name, nearest):
 )
 def test_settings_that_cannot_work_say_what_to_change(k, shortest, longest, message):
     with pytest.raises(UsageError, match=message):
-        build_proposer("ngram", k, shortest, longest)
+        build_proposer("ngram", ProposerOptions(k=k, lookup_min=shortest, lookup_max=longest))
 
 
 def test_members_are_frozen():

@@ -18,6 +18,7 @@ from netgain.serving.speculation.ngram import NgramProposer
 from netgain.serving.speculation.replay import ReplayStep, replay
 from netgain.serving.speculation.verify import CoupledVerifier
 from tests.serving.engine.recall_executor import RecallExecutor
+from tests.serving.speculation import asking
 
 STOP = 0
 VOCAB = 23
@@ -30,7 +31,7 @@ def run(prompt, model, proposer, max_tokens):
     text.extend(kept)
     while reason is None:
         remaining = max_tokens - (len(text) - len(prompt))
-        draft = proposer.propose("live", text, remaining - 1) if remaining > 1 else Draft(())
+        draft = asking.draft(proposer, text, remaining - 1) if remaining > 1 else Draft(())
         choices = tuple(model([*text, *draft.tokens[:index]]) for index in range(len(draft.tokens) + 1))
         committed = CoupledVerifier().verify(draft, Target(choices, None), PositionNoise(0, 0), len(text))
         kept, reason = truncate(committed, remaining, {STOP})
@@ -65,12 +66,13 @@ class Scripted:
         self.limits = []
         self.forgotten = []
 
-    def propose(self, request_id, tokens, limit):
-        self.limits.append(limit)
-        return Draft(tuple(next(self._drafts))[:limit])
+    def propose(self, asks):
+        (ask,) = asks
+        self.limits.append(ask.limit)
+        return [Draft(tuple(next(self._drafts))[: ask.limit])]
 
-    def forget(self, request_id):
-        self.forgotten.append(request_id)
+    def end(self, request, tokens):
+        self.forgotten.append(request.id)
 
 
 def test_a_step_commits_what_was_accepted_and_one_more():

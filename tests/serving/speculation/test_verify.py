@@ -12,6 +12,7 @@ from scipy import stats
 from netgain.serving.engine import noise as engine_noise
 from netgain.serving.engine.noise import Lane, PositionNoise
 from netgain.serving.engine.protocols import Draft, Target
+from netgain.serving.speculation.block import BlockVerifier
 from netgain.serving.speculation.verify import CoupledVerifier, RejectionVerifier
 
 
@@ -160,18 +161,21 @@ def laws_table(vocab):
     return st.lists(weights, min_size=1, max_size=6)
 
 
+EVERY_VERIFIER = pytest.mark.parametrize(
+    "verifier", [RejectionVerifier(), CoupledVerifier(), BlockVerifier()], ids=["rejection", "coupled", "block"]
+)
 TARGET = Language(3, [(1, 2, 3), (4, 1, 0), (1, 1, 5), (0, 3, 1), (2, 2, 1)])
 DRAFTER = Language(3, [(3, 1, 1), (1, 0, 2), (2, 5, 0), (1, 1, 1)])
 
 
-@pytest.mark.parametrize("verifier", [RejectionVerifier(), CoupledVerifier()], ids=["rejection", "coupled"])
+@EVERY_VERIFIER
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
 def test_sampled_drafts_leave_exactly_the_targets_law(verifier, k):
     emitted = law_of_output(verifier, TARGET, sampled_from(DRAFTER), k, length=4)
     assert emitted == TARGET.law_of_texts(4)
 
 
-@pytest.mark.parametrize("verifier", [RejectionVerifier(), CoupledVerifier()], ids=["rejection", "coupled"])
+@EVERY_VERIFIER
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_one_hot_drafts_leave_the_targets_law(verifier, k):
     propose = deterministic([1, 2, 7, 11, 14, 3, 9], vocab=3)
@@ -179,17 +183,71 @@ def test_one_hot_drafts_leave_the_targets_law(verifier, k):
 
 
 @settings(max_examples=25, deadline=None)
-@given(target=laws_table(3), drafter=laws_table(3), k=st.integers(1, 2))
-def test_rejection_sampling_is_exact_for_any_rational_laws(target, drafter, k):
+@given(
+    target=laws_table(3),
+    drafter=laws_table(3),
+    k=st.integers(1, 2),
+    verifier=st.sampled_from([RejectionVerifier(), BlockVerifier()]),
+)
+def test_sampling_verifiers_are_exact_for_any_rational_laws(target, drafter, k, verifier):
     target, drafter = Language(3, target), Language(3, drafter)
-    assert law_of_output(RejectionVerifier(), target, sampled_from(drafter), k, 3) == target.law_of_texts(3)
+    assert law_of_output(verifier, target, sampled_from(drafter), k, 3) == target.law_of_texts(3)
+
+
+def expected_kept(verifier, target, drafter, k):
+    """The exact mean number of drafts that one verification of `k` sampled drafts keeps, and the chance to keep each
+    number."""
+    chances = [Fraction(0)] * (k + 1)
+    for draft, proposed in sampled_from(drafter)((), k):
+        contexts = [draft.tokens[:index] for index in range(k + 1)]
+        for committed, weight in step(verifier, target, draft, contexts, 0):
+            chances[len(committed) - 1] += proposed * weight
+    assert sum(chances) == 1
+    return sum(kept * chance for kept, chance in enumerate(chances))
+
+
+@settings(max_examples=60, deadline=None)
+@given(target=laws_table(3), drafter=laws_table(3), k=st.integers(1, 3))
+def test_block_verification_never_keeps_less_than_rejection_sampling(target, drafter, k):
+    target, drafter = Language(3, target), Language(3, drafter)
+    block = expected_kept(BlockVerifier(), target, drafter, k)
+    single = expected_kept(RejectionVerifier(), target, drafter, k)
+    assert block >= single
+    assert k > 1 or block == single
+
+
+def test_block_verification_keeps_more_where_a_likely_beginning_makes_up_for_the_end():
+    """Two published implementations kept the test and the residual of single tokens (vllm-project/vllm-ascend#7807): then
+    nothing more is kept, or the law is another."""
+    target, drafter = Language(2, [(1, 2)]), Language(2, [(2, 1)])
+    block = expected_kept(BlockVerifier(), target, drafter, 2)
+    assert expected_kept(RejectionVerifier(), target, drafter, 2) == Fraction(10, 9)
+    assert block == Fraction(11, 9)
+    assert law_of_output(BlockVerifier(), target, sampled_from(drafter), 2, 3) == target.law_of_texts(3)
+
+
+class KeepsTheTestOfSingleTokens(BlockVerifier):
+    """Wrong, as two published implementations were: takes the longest draft whose last token alone passes."""
+
+    def verify(self, draft, target, noise, position):
+        for kept in range(len(draft.tokens), 0, -1):
+            p, q = target.laws[kept - 1], draft.laws[kept - 1]
+            token = draft.tokens[kept - 1]
+            if p[token] > 0 and noise.accept(position + kept - 1, p[token] / q[token]):
+                break
+        else:
+            kept = 0
+        if kept == len(draft.tokens):
+            return (*draft.tokens, noise.draw(position + kept, target.laws[kept]))
+        rest = np.maximum(target.laws[kept] - draft.laws[kept], 0)
+        return (*draft.tokens[:kept], noise.draw(position + kept, rest if sum(rest) else target.laws[kept]))
 
 
 @settings(max_examples=25, deadline=None)
 @given(
     target=laws_table(3),
     drafts=st.lists(st.integers(0, 40), min_size=1, max_size=5),
-    verifier=st.sampled_from([RejectionVerifier(), CoupledVerifier()]),
+    verifier=st.sampled_from([RejectionVerifier(), CoupledVerifier(), BlockVerifier()]),
 )
 def test_any_one_hot_drafts_leave_any_rational_law(target, drafts, verifier):
     target = Language(3, target)
@@ -199,7 +257,8 @@ def test_any_one_hot_drafts_leave_any_rational_law(target, drafts, verifier):
 def test_a_draft_truncated_like_top_k_is_exact_when_it_reports_what_it_drew():
     """Drafting from a cut law is lossless, since q in the test is the q that was sampled."""
     cut = Language(3, [(3, 1, 0), (1, 0, 0), (0, 5, 2)])
-    assert law_of_output(RejectionVerifier(), TARGET, sampled_from(cut), 2, 3) == TARGET.law_of_texts(3)
+    for verifier in (RejectionVerifier(), BlockVerifier()):
+        assert law_of_output(verifier, TARGET, sampled_from(cut), 2, 3) == TARGET.law_of_texts(3)
 
 
 def flattened(law):
@@ -208,10 +267,11 @@ def flattened(law):
 
 def test_reporting_another_law_than_was_drawn_is_caught():
     """The check has teeth: testing against untruncated q while drafting from truncated q shifts the law."""
-    wrong = law_of_output(RejectionVerifier(), TARGET, sampled_from(DRAFTER, report=flattened), 2, 3)
     right = TARGET.law_of_texts(3)
-    assert sum(wrong.values()) == 1
-    assert sum(abs(wrong.get(text, 0) - right.get(text, 0)) for text in {*wrong, *right}) / 2 > Fraction(1, 100)
+    for verifier in (RejectionVerifier(), BlockVerifier()):
+        wrong = law_of_output(verifier, TARGET, sampled_from(DRAFTER, report=flattened), 2, 3)
+        assert sum(wrong.values()) == 1
+        assert sum(abs(wrong.get(text, 0) - right.get(text, 0)) for text in {*wrong, *right}) / 2 > Fraction(1, 100)
 
 
 class AcceptsAgainstP(RejectionVerifier):
@@ -256,7 +316,14 @@ class ReadsTheRowAfter(CoupledVerifier):
 
 
 @pytest.mark.parametrize(
-    "verifier", [AcceptsAgainstP(), ReplacesFromTarget(), BonusFromTheRowBefore(), ReadsTheRowAfter()]
+    "verifier",
+    [
+        AcceptsAgainstP(),
+        ReplacesFromTarget(),
+        BonusFromTheRowBefore(),
+        ReadsTheRowAfter(),
+        KeepsTheTestOfSingleTokens(),
+    ],
 )
 def test_wrong_verifiers_are_caught_by_the_enumeration(verifier):
     emitted = law_of_output(verifier, TARGET, sampled_from(DRAFTER), 2, 3)
@@ -320,47 +387,52 @@ def test_all_accepted_commit_one_more_from_the_last_row():
 
 def test_without_drafts_one_token_is_committed():
     target = Target((1,), np.array([[0.0, 1.0]]))
-    assert RejectionVerifier().verify(Draft(()), target, PositionNoise(0, 0), 3) == (1,)
-    assert CoupledVerifier().verify(Draft(()), target, PositionNoise(0, 0), 3) == (1,)
+    for verifier in (RejectionVerifier(), CoupledVerifier(), BlockVerifier()):
+        assert verifier.verify(Draft(()), target, PositionNoise(0, 0), 3) == (1,)
 
 
 def test_a_draft_the_target_forbids_is_rejected_without_a_chance():
     target = Target((1, 1), np.array([[0.0, 1.0], [0.5, 0.5]]))
     for laws in (None, np.array([[1.0, 0.0]])):
-        noise = ScriptedNoise(draws=[1])
-        assert RejectionVerifier().verify(Draft((0,), laws), target, noise, 0) == (1,)
-        assert [kind for kind, *_ in noise.asked] == ["draw"]
+        for verifier in (RejectionVerifier(), BlockVerifier()):
+            noise = ScriptedNoise(draws=[1])
+            assert verifier.verify(Draft((0,), laws), target, noise, 0) == (1,)
+            assert [kind for kind, *_ in noise.asked] == ["draw"]
 
 
 def test_a_draft_that_its_own_law_forbids_is_rejected():
     target = Target((0, 0), np.array([[0.5, 0.5], [0.5, 0.5]]))
-    noise = ScriptedNoise(draws=[0])
-    assert RejectionVerifier().verify(Draft((0,), np.array([[0.0, 1.0]])), target, noise, 0) == (0,)
-    assert noise.asked == [("draw", 0, [0.5, 0.0])]
+    for verifier in (RejectionVerifier(), BlockVerifier()):
+        noise = ScriptedNoise(draws=[0])
+        assert verifier.verify(Draft((0,), np.array([[0.0, 1.0]])), target, noise, 0) == (0,)
+        assert noise.asked == [("draw", 0, [0.5, 0.0])]
 
 
 def test_a_draft_less_likely_than_the_target_has_it_is_always_kept():
     target = Target((0, 0), np.array([[0.5, 0.5], [1.0, 0.0]]))
     with np.errstate(all="raise"):
-        committed = RejectionVerifier().verify(Draft((0,), np.array([[5e-324, 1.0]])), target, PositionNoise(0, 0), 0)
-    assert committed == (0, 0)
+        for verifier in (RejectionVerifier(), BlockVerifier()):
+            tiny = Draft((0,), np.array([[5e-324, 1.0]]))
+            assert verifier.verify(tiny, target, PositionNoise(0, 0), 0) == (0, 0)
 
 
 def test_rounding_that_leaves_no_residual_still_commits_an_allowed_token():
     almost = np.array([np.nextafter(1.0, 0.0), 0.0])
     target = Target((0, 0), np.array([almost, almost]))
     for laws in (None, np.array([[1.0, 0.0]])):
-        noise = ScriptedNoise(accepts=[False], draws=[0])
-        assert RejectionVerifier().verify(Draft((0,), laws), target, noise, 0) == (0,)
-        assert noise.asked[-1] == ("draw", 0, list(almost))
+        for verifier in (RejectionVerifier(), BlockVerifier()):
+            noise = ScriptedNoise(accepts=[False], draws=[0])
+            assert verifier.verify(Draft((0,), laws), target, noise, 0) == (0,)
+            assert noise.asked[-1] == ("draw", 0, list(almost))
 
 
 def test_verification_changes_neither_laws_nor_drafts():
     p, q = np.full((3, 4), 0.25), np.array([[0.7, 0.1, 0.1, 0.1]] * 2)
     before = p.copy(), q.copy()
     for seed in range(20):
-        RejectionVerifier().verify(Draft((0, 0), q), Target((0, 0, 0), p), PositionNoise(seed, 0), 0)
-        RejectionVerifier().verify(Draft((0, 0)), Target((0, 0, 0), p), PositionNoise(seed, 0), 0)
+        for verifier in (RejectionVerifier(), BlockVerifier()):
+            verifier.verify(Draft((0, 0), q), Target((0, 0, 0), p), PositionNoise(seed, 0), 0)
+            verifier.verify(Draft((0, 0)), Target((0, 0, 0), p), PositionNoise(seed, 0), 0)
     assert (p == before[0]).all()
     assert (q == before[1]).all()
 
@@ -378,7 +450,7 @@ def test_coupled_verification_walks_the_targets_choices(drafts, choices, committ
     assert CoupledVerifier().verify(Draft(drafts), Target(choices, None), PositionNoise(0, 0), 0) == committed
 
 
-@pytest.mark.parametrize("verifier", [RejectionVerifier(), CoupledVerifier()], ids=["rejection", "coupled"])
+@EVERY_VERIFIER
 def test_rows_that_do_not_belong_to_the_drafts_are_refused(verifier):
     with pytest.raises(ValueError, match="2 drafts need 3 target rows"):
         verifier.verify(Draft((0, 0)), Target((0, 0), np.ones((2, 2))), PositionNoise(0, 0), 0)
@@ -386,18 +458,19 @@ def test_rows_that_do_not_belong_to_the_drafts_are_refused(verifier):
         verifier.verify(Draft((0, 0), np.ones((1, 2))), Target((0, 0, 0), np.ones((3, 2))), PositionNoise(0, 0), 0)
 
 
-def test_rejection_without_laws_is_refused():
+@pytest.mark.parametrize("verifier", [RejectionVerifier(), BlockVerifier()], ids=["rejection", "block"])
+def test_sampling_verification_without_laws_is_refused(verifier):
     with pytest.raises(ValueError, match="without them"):
-        RejectionVerifier().verify(Draft((0,)), Target((0, 0), None), PositionNoise(0, 0), 0)
+        verifier.verify(Draft((0,)), Target((0, 0), None), PositionNoise(0, 0), 0)
 
 
-def frequencies(noise_of, trials=4_000):
+def frequencies(noise_of, trials=4_000, verifier=RejectionVerifier()):  # noqa: B008 - it has no state
     """How often two tokens are emitted when drafts are drawn with the target's own noise and then verified."""
     p, q = np.array([[0.1, 0.4, 0.5]] * 3), np.array([[0.7, 0.29, 0.01]] * 2)
     table = np.zeros((3, 3))
     for seed in range(trials):
         draft = tuple(engine_noise.draw(seed, 0, position, Lane.TOKEN, np.log(q[position])) for position in range(2))
-        committed = RejectionVerifier().verify(Draft(draft, q), Target((0, 0, 0), p), noise_of(seed), 0)
+        committed = verifier.verify(Draft(draft, q), Target((0, 0, 0), p), noise_of(seed), 0)
         if len(committed) == 1:  # the engine's next step, from a fresh position
             committed += (PositionNoise(seed, 0).draw(1, p[1]),)
         table[committed[0], committed[1]] += 1
@@ -406,7 +479,8 @@ def frequencies(noise_of, trials=4_000):
 
 
 def test_drafts_drawn_with_the_targets_noise_leave_its_law():
-    assert frequencies(lambda seed: PositionNoise(seed, 0)) > 1e-4
+    for verifier in (RejectionVerifier(), BlockVerifier()):
+        assert frequencies(lambda seed: PositionNoise(seed, 0), verifier=verifier) > 1e-4
 
 
 class OneLane(PositionNoise):

@@ -6,7 +6,7 @@ import msgspec
 
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.model_drafts import ModelDrafts
-from netgain.serving.engine.protocols import Draft, Proposer, Verifier
+from netgain.serving.engine.protocols import Ask, Draft, Proposer, Verifier
 from netgain.serving.engine.scheduler import StepPlan
 from netgain.serving.engine.sequence import Sequence, SequenceState
 
@@ -27,7 +27,7 @@ class Drafting:
     def before_schedule(self, running: Iterable[Sequence], generations: Generations) -> dict[str, Draft]:
         """Sets how many drafts each sequence wants room for. From text they are made here; of a model's, nothing is known yet
         but their number, at most."""
-        drafts: dict[str, Draft] = {}
+        asks: list[Ask] = []
         for sequence in running:
             generation = generations[sequence.id]
             # the step commits one token beyond the drafts, so the last one allowed need not be guessed
@@ -35,10 +35,14 @@ class Drafting:
             if sequence.state is not SequenceState.DECODING or not generation.request.speculate or limit < 1:
                 continue
             sequence.drafts = limit
-            if self._proposer is not None:
-                draft = _lawful(self._proposer.propose(sequence.id, generation.tokens, limit), generation)
-                drafts[sequence.id] = draft
-                sequence.drafts = len(draft.tokens)
+            asks.append(Ask(generation.request, generation.tokens, limit))
+        if self._proposer is None or not asks:
+            return {}
+        drafts: dict[str, Draft] = {}
+        for ask, draft in zip(asks, self._proposer.propose(asks), strict=True):
+            generation = generations[ask.request.id]
+            drafts[ask.request.id] = lawful = _lawful(draft, generation)
+            generation.sequence.drafts = len(lawful.tokens)
         return drafts
 
     @property
@@ -65,12 +69,12 @@ class Drafting:
         """How often a draft model failed, which cost drafts and no answer."""
         return 0 if self._model is None else self._model.faults
 
-    def forget(self, request_id: str) -> None:
+    def end(self, generation: Generation) -> None:
         """The request ended."""
         if self._proposer is not None:
-            self._proposer.forget(request_id)
+            self._proposer.end(generation.request, generation.tokens)
         if self._model is not None:
-            self._model.forget(request_id)
+            self._model.forget(generation.request.id)
 
     def close(self) -> None:
         if self._model is not None:

@@ -322,7 +322,7 @@ class Engine:
         trace = generation.trace()
         self.scheduler.finish(sequence)
         if self._drafting is not None:
-            self._drafting.forget(request.id)
+            self._drafting.end(generation)
         self._aborted.discard(request.id)
         del self._generations[request.id]
         self._constrained -= generation.constraint is not None

@@ -1,12 +1,13 @@
 """The seams of the step loop: who executes a batch, who proposes drafts, who verifies them."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from netgain.serving.engine.batch import Batch, StepResult
+from netgain.serving.engine.request import Request
 
 
 class Executor(Protocol):
@@ -34,15 +35,25 @@ class Draft(msgspec.Struct, frozen=True):
         return Draft(self.tokens[:count], None if self.laws is None else self.laws[:count])
 
 
-class Proposer(Protocol):
-    """Guesses what a request says next. May keep state per request; `forget` gives it back."""
+class Ask(NamedTuple):
+    """A request that may speculate in this step: `tokens` are its prompt and committed output, which grow between asks;
+    at most `limit` (>= 1) drafts are of use."""
 
-    def propose(self, request_id: str, tokens: Sequence[int], limit: int) -> Draft:
-        """At most `limit` tokens that may follow `tokens` (prompt and committed output; grows between calls)."""
+    request: Request
+    tokens: Sequence[int]
+    limit: int
+
+
+class Proposer(Protocol):
+    """Guesses what requests say next. May keep state per request; `end` gives it back."""
+
+    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+        """A draft for each ask, in order; empty ones where there is nothing to guess. All asks of a step come in one call,
+        so that a model can draft for them together. A request need not be asked in every step."""
         ...
 
-    def forget(self, request_id: str) -> None:
-        """The request ended, or its tokens will be replaced; unknown ids are ignored."""
+    def end(self, request: Request, tokens: Sequence[int]) -> None:
+        """The request ended, in whatever way, with `tokens`; it need not have been asked for."""
         ...
 
 

@@ -30,7 +30,8 @@ from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, StepCostSettings
 from netgain.serving.runtime.draft_model import kv_layout, load_draft_model, model_drafts
 from netgain.serving.runtime.torch_executor import TorchExecutor
-from netgain.serving.speculation.registry import build_proposer, build_verifier
+from netgain.serving.speculation.registry import ProposerOptions, build_proposer, build_verifier
+from netgain.serving.speculation.suffix import SuffixOptions
 
 DEFAULT_KV_TOKENS = 65_536
 MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
@@ -127,7 +128,15 @@ def build_engine(
     proposer: Proposer | ModelDrafts | None = None
     if speculation.method not in ("none", "draft_model"):
         proposer = wrap_proposer(
-            build_proposer(speculation.method, speculation.k, speculation.lookup_min, speculation.lookup_max)
+            build_proposer(
+                speculation.method,
+                ProposerOptions(
+                    k=speculation.k,
+                    lookup_min=speculation.lookup_min,
+                    lookup_max=speculation.lookup_max,
+                    suffix=SuffixOptions(**speculation.suffix.model_dump()),
+                ),
+            )
         )
     if draft is not None:
         proposer = model_drafts(draft, kernels, kv_dtype, blocks, model.vocab, scheduler.max_batch_tokens)

@@ -84,10 +84,24 @@ class SchedulerSettings(Settings):
         return self
 
 
-class SpeculationSettings(Settings):
-    """Drafting. `coupled` keeps the output token-identical, `rejection` keeps its distribution."""
+class SuffixSettings(Settings):
+    """Suffix decoding."""
 
-    method: Literal["none", "ngram", "draft_model"] = Field(default="none", description="who drafts")
+    factor: float = Field(default=1.0, gt=0, le=64, description="drafts per token that the match is long")
+    min_probability: float = Field(
+        default=0.1, gt=0, le=1, description="a draft ends where its continuation followed less often than this"
+    )
+    depth: int = Field(default=32, ge=2, le=256, description="longest match looked for, in tokens")
+    memory_bytes: int = Field(
+        default=64 << 20, ge=1 << 20, description="of all indexes; the oldest finished answers make room"
+    )
+    shared: bool = Field(default=True, description="finished answers serve later requests of the same cache salt")
+
+
+class SpeculationSettings(Settings):
+    """Drafting. `coupled` keeps the output token-identical, `rejection` and `block` keep its distribution."""
+
+    method: Literal["none", "ngram", "suffix", "draft_model"] = Field(default="none", description="who drafts")
     draft: str | None = Field(
         default=None, min_length=1, description="draft model of the same vocabulary: a folder, .gguf file or hub id"
     )
@@ -95,10 +109,11 @@ class SpeculationSettings(Settings):
         default="auto", description="how the draft model's weights are kept"
     )
     k: int = Field(default=4, ge=1, le=64, description="drafts per verify step, at most")
-    lookup_min: int = Field(default=2, ge=1, description="shortest suffix looked up in the request's own tokens")
-    lookup_max: int = Field(default=4, ge=1, description="longest suffix looked up")
-    verifier: Literal["coupled", "rejection"] = Field(
-        default="coupled", description="coupled keeps every token, rejection the distribution"
+    lookup_min: int = Field(default=2, ge=1, description="ngram: shortest suffix looked up in the request's own tokens")
+    lookup_max: int = Field(default=4, ge=1, description="ngram: longest suffix looked up")
+    suffix: SuffixSettings = SuffixSettings()
+    verifier: Literal["coupled", "rejection", "block"] = Field(
+        default="coupled", description="coupled keeps every token, rejection and block the distribution"
     )
 
     @model_validator(mode="after")

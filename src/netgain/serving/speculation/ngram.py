@@ -5,7 +5,8 @@ Costs no model, no memory beside a per-request index, and pays where output copi
 
 from collections.abc import Sequence
 
-from netgain.serving.engine.protocols import Draft
+from netgain.serving.engine.protocols import Ask, Draft
+from netgain.serving.engine.request import Request
 
 # Child keys are node << 32 | token, so that a step down the index is one lookup of an int.
 _TOKEN_BITS = 32
@@ -28,23 +29,27 @@ class NgramProposer:
         self.lookup_max = lookup_max
         self._indexes: dict[str, _SuffixIndex] = {}
 
-    def propose(self, request_id: str, tokens: Sequence[int], limit: int) -> Draft:
-        """Up to min(k, limit) tokens; an empty draft when nothing matches. Reads only what is new in `tokens`."""
-        index = self._indexes.get(request_id)
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """Up to min(k, limit) tokens each; an empty draft when nothing matches. Reads only what is new in the tokens."""
+        return [self._one(ask) for ask in asks]
+
+    def end(self, request: Request, tokens: Sequence[int]) -> None:
+        self._indexes.pop(request.id, None)
+
+    def _one(self, ask: Ask) -> Draft:
+        tokens = ask.tokens
+        index = self._indexes.get(ask.request.id)
         if index is None or not index.precedes(tokens):
-            index = self._indexes[request_id] = _SuffixIndex(self.lookup_min, self.lookup_max)
+            index = self._indexes[ask.request.id] = _SuffixIndex(self.lookup_min, self.lookup_max)
         index.extend(tokens)
         source = index.continuation
         if source is None:
             return Draft(())
         length = len(tokens)
         drafts: list[int] = []
-        for place in range(source, source + min(self.k, limit)):
+        for place in range(source, source + min(self.k, ask.limit)):
             drafts.append(tokens[place] if place < length else drafts[place - length])
         return Draft(tuple(drafts))
-
-    def forget(self, request_id: str) -> None:
-        self._indexes.pop(request_id, None)
 
 
 class _SuffixIndex:

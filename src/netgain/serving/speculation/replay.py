@@ -10,9 +10,8 @@ import msgspec
 
 from netgain.ledger.records import DraftCounts
 from netgain.serving.engine.finish import drafts_kept
-from netgain.serving.engine.protocols import Proposer
-
-_REQUEST = "replay"
+from netgain.serving.engine.protocols import Ask, Proposer
+from netgain.serving.engine.request import Request, SamplingParams
 
 
 class ReplayStep(msgspec.Struct, frozen=True):
@@ -51,22 +50,30 @@ class ReplayTrace(msgspec.Struct, frozen=True):
 
 
 def replay(
-    prompt: Sequence[int], output: Sequence[int], proposer: Proposer, max_tokens: int | None = None
+    prompt: Sequence[int],
+    output: Sequence[int],
+    proposer: Proposer,
+    max_tokens: int | None = None,
+    salt: bytes = b"",
 ) -> ReplayTrace:
     """Walk `output` as the engine with `proposer` would have committed it after `prompt`.
+
+    A proposer that learns from finished requests of a `salt` has learnt from this one afterwards: replay requests in the
+    order of their ends.
 
     `output` ends with its stop token, if it had one. `max_tokens` is the limit the request ran under (None: the length of
     `output`); it caps the drafts, so that no step can commit more than remained. What the engine may add, shorter drafts
     under a full token budget or a full KV pool, is not replayed.
     """
     limit = len(output) if max_tokens is None else max_tokens
+    request = Request(id="replay", prompt=tuple(prompt), sampling=SamplingParams(max_tokens=max(1, limit)), salt=salt)
     text = [*prompt, *output[:1]]
     done = len(output[:1])
     steps: list[ReplayStep] = []
     try:
         while done < len(output):
             room = limit - done - 1
-            drafts = proposer.propose(_REQUEST, text, room).tokens[:room] if room > 0 else ()
+            drafts = proposer.propose((Ask(request, text, room),))[0].tokens[:room] if room > 0 else ()
             accepted = drafts_kept(drafts, output[done:])
             # One more than was accepted, unless the accepted tokens end with the output's own end.
             committed = min(accepted + 1, len(output) - done)
@@ -74,5 +81,5 @@ def replay(
             text.extend(output[done : done + committed])
             done += committed
     finally:
-        proposer.forget(_REQUEST)
+        proposer.end(request, text)
     return ReplayTrace(tuple(steps))
