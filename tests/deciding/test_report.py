@@ -1,11 +1,13 @@
 """The report: complete, self-contained, escaped, readable again from its JSON, and drawn by a real browser."""
 
+import math
 import re
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -21,14 +23,19 @@ from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import Trial
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
+from netgain.deciding.experiment.resampling import resampling
+from netgain.deciding.experiment.statistics import effect
+from netgain.deciding.experiment.sweep import Crossover, LoadPoint, Sweep
 from netgain.deciding.report.html import render_html
 from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.report.terminal import print_summary
 from netgain.deciding.report.write import write_report
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.facts import Facts
+from netgain.deciding.verdict.store import read_verdict
 from netgain.measuring.workload.slo import parse_slo
 
+DRAWN = resampling(np.zeros(2, dtype=np.int64), np.arange(2), 0)
 PROBE = MachineProbe(
     machine=Machine(cpu="c", cores=2, memory_bytes=1 << 34, kernel="Linux"),
     taken="2026-01-01T00:00:00+00:00",
@@ -270,6 +277,64 @@ def test_the_terminal_says_verdict_prediction_and_command(adopted):
     text = console.export_text()
     for part in ("ADOPT", "predicted", "measured", "residual", "netgain serve", "Go back"):
         assert part in text
+
+
+def swept_of(adopted) -> Outcome:
+    points = tuple(
+        LoadPoint(
+            concurrency=load,
+            in_flight=0.9 * load,
+            effect=None if ratio is None else effect(math.log(ratio), np.array([-0.03, 0.0, 0.03]), DRAWN, 12),
+            decision=decision,
+            finding=finding,
+            reasons=("because",),
+            baseline_tokens_per_s=50.0 * load,
+            candidate_tokens_per_s=None,
+            predicted=predicted,
+        )
+        for load, ratio, decision, finding, predicted in (
+            (1, 1.5, "adopt", "faster", 1.45),
+            (4, 1.2, "adopt", "faster", None),
+            (16, 0.8, "reject", "slower", 0.9),
+            (64, None, "inconclusive", "unclear", None),
+        )
+    )
+    crossover = Crossover(turn="ends", below=4, above=16, at=7.4, low=5.1, high=None, confidence=0.95)
+    return msgspec.structs.replace(
+        adopted,
+        asked=msgspec.structs.replace(adopted.asked, loads=(1, 4, 16, 64)),
+        sweep=Sweep(
+            points=points,
+            confidence=0.95,
+            each=0.9875,
+            pays_up_to=4,
+            pays_from=None,
+            crossover=crossover,
+            crossover_says="the sign flips between 4 and 16 in flight",
+            says="It pays up to 4 concurrent requests; at 16 it is slower (-20.0%)",
+        ),
+    )
+
+
+def test_a_sweep_is_drawn_as_a_curve_and_told_in_a_sentence(adopted, tmp_path):
+    outcome = swept_of(adopted)
+    page = render_html(outcome)
+    parser = Balanced()
+    parser.feed(page)
+    assert not parser.open
+    assert page.index("Up to which load does it pay?") < page.index("Net gain: what was saved")
+    assert "It pays up to 4 concurrent requests" in page
+    assert page.count('class="dot-') == 3, "a load without an effect has no point"
+    assert "The sign flips between 4 and 16" in page
+    console = Console(record=True, width=120, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    print_summary(outcome, console)
+    text = console.export_text()
+    for part in ("speedup", "1.50x", "unknown", "50.0 -> unknown", "reject"):
+        assert part in text
+    write_report(outcome, tmp_path)
+    document = read_verdict(tmp_path)
+    assert document.sweep == outcome.sweep
+    assert document.load.concurrency == (1, 4, 16, 64)
 
 
 def test_a_browser_draws_it(adopted, tmp_path, requires_browser):

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from netgain.deciding.decide.loop import decide as run_loop
-from netgain.deciding.decide.settings import Settings
+from netgain.deciding.decide.settings import Settings, parse_loads
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.deciding.report.terminal import print_summary
@@ -30,7 +30,9 @@ def decide(
             help="edit, chat, shared-prefix, or the path of a file: JSONL with your own prompts, or a recording."
         ),
     ] = "edit",
-    concurrency: Annotated[int, typer.Option(help="Requests in flight.")] = 1,
+    concurrency: Annotated[
+        str, typer.Option(help="Requests in flight, or several such as 1,2,4,8: up to which load does it pay?")
+    ] = "1",
     quick: Annotated[
         bool, typer.Option("--quick/--full", help="One server start per arm, few prompts, short outputs: minutes.")
     ] = False,
@@ -61,11 +63,13 @@ def decide(
     """Measure a baseline, try the technique that should help most, and say whether it pays."""
     console = Console()
     folder = output or report_folder(workload, datetime.datetime.now())
+    loads = parse_loads(concurrency)
     settings = Settings(
         output=folder,
         model=model,
         workload=workload,
-        concurrency=concurrency,
+        concurrency=loads[0],
+        loads=loads if len(loads) > 1 else (),
         quick=quick,
         technique=technique,
         seed=seed,

@@ -6,7 +6,11 @@ import platform
 
 import psutil
 
-from netgain.cost.machine import cpu_name
+from netgain.cost.machine import MachineProbe, cpu_name, kept_probe, this_machine
+from netgain.deciding.decide.server import Served
+from netgain.deciding.verdict.document import Caveat
+from netgain.errors import UsageError
+from netgain.folders import cache_folder
 
 Context = dict[str, str | int | float | None]
 
@@ -28,4 +32,22 @@ def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def caveats_of(served: Served) -> tuple[Caveat, ...]:
+    """What the engine itself says of its settings."""
+    notes = [served.told.get(name) for name in ("settings_note", "kernels_note")]
+    return tuple(
+        Caveat(says=note, engine="netgain", source="/v1/models of the baseline")
+        for note in notes
+        if note not in (None, "", "null")
+    )
+
+
+def probed() -> MachineProbe | None:
+    """What `netgain doctor` found of this machine, which the servers that are started run on."""
+    try:
+        return kept_probe(cache_folder(), this_machine())
+    except UsageError:
         return None

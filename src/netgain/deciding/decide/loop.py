@@ -11,33 +11,31 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from netgain.cost.machine import MachineProbe, kept_probe, this_machine
 from netgain.deciding.decide.candidates import nothing_to_try, refuse_what_cannot_be_judged
-from netgain.deciding.decide.context import context
+from netgain.deciding.decide.context import caveats_of, context, probed
 from netgain.deciding.decide.handoffs import HandoffLog
 from netgain.deciding.decide.narrate import Narrator, Silence
 from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
 from netgain.deciding.decide.score import score
 from netgain.deciding.decide.server import Served, measure_step_cost, served_model, step_counts
 from netgain.deciding.decide.settings import Settings
+from netgain.deciding.decide.sweeping import blocks_of, expected_minutes, judge_trial, sizes
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
 from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.hypotheses import Hypothesis, rank
-from netgain.deciding.experiment.analyse import Terms, analyse
+from netgain.deciding.experiment.analyse import Terms
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.launched import LaunchedServer
 from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.deciding.experiment.block import Block
-from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped, warm_up, with_salt
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
+from netgain.deciding.experiment.sweeping import sweep_design
 from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.verdict.deploy import deployable
-from netgain.deciding.verdict.document import Caveat
-from netgain.errors import Unavailable, UsageError
-from netgain.folders import cache_folder
+from netgain.errors import Unavailable
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ErrorKind
 from netgain.measuring.client.run import Progress, Run, run
@@ -90,8 +88,8 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         model = served.name
         options = Options(timeout_s=settings.request_timeout_s, server_record=True, server_tokens=True)
         narrator.phase("measuring what a step costs")
-        cost, missing = await measure_step_cost(baseline.url, settings.concurrency)
-        probe = _kept_probe()
+        cost, missing = await measure_step_cost(baseline.url, max(settings.concurrency, *settings.loads, 1))
+        probe = probed()
         before = await step_counts(baseline.url)
         recorded = await _record_baseline(baseline, items, model, options, settings, narrator)
         limits = arm_limits(BASELINE, before, await step_counts(baseline.url), served.work, probe)
@@ -99,11 +97,15 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         used = tuple(item for item in items if item.id in answered)
         parts = decompose(recorded.records)
         form = settings.form.fitted(parts.e2e_s, settings.concurrency)
-        design = Design(
-            groups=grouped(used, form.starts * form.groups, form.group_size),
-            concurrency=settings.concurrency,
-            starts=form.starts,
-            control_every=form.control_every,
+        design = (
+            sweep_design(used, settings.loads, form.starts, form.groups, form.control_every)
+            if settings.loads
+            else Design(
+                groups=grouped(used, form.starts * form.groups, form.group_size),
+                concurrency=settings.concurrency,
+                starts=form.starts,
+                control_every=form.control_every,
+            )
         )
         tried = {item.id for item in design.items}
         facts = Facts(
@@ -154,13 +156,16 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         )
         outcome = base
         if best is not None:
-            outcome = await _try(best, base, baseline, stack, design, served, options, slo, settings, narrator, began_s)
+            outcome = await _try(
+                best, base, facts, baseline, stack, design, served, options, slo, settings, narrator, began_s
+            )
     return msgspec.structs.replace(outcome, seconds=time.monotonic() - began_s)
 
 
 async def _try(
     best: Hypothesis,
     base: Outcome,
+    facts: Facts,
     baseline: Arm,
     stack: AsyncExitStack,
     design: Design,
@@ -188,11 +193,10 @@ async def _try(
     for name, arm in arms.items():
         if name != BASELINE:
             await _up(arm, settings)
-    expected_s = design.requests * base.decomposition.e2e_s / settings.concurrency
     starts = f" over {count(design.starts, 'server start')}" if design.starts > 1 else ""
     narrator.phase(
-        f"experiment: {count(len(design.groups), 'group')} of {count(len(design.groups[0]), 'prompt')}{starts}, servers in turn "
-        f"(about {expected_s / 60:.1f} min)",
+        f"experiment: {count(len(design.groups), 'group')} of {sizes(design)}{starts}, servers in turn "
+        f"(about {expected_minutes(design, facts):.1f} min)",
         design.blocks,
     )
 
@@ -227,8 +231,9 @@ async def _try(
     terms = Terms(
         promises_identity=chosen.token_identical, slo=slo, minimum_effect=settings.minimum_effect, seed=settings.seed
     )
-    analysis = await asyncio.to_thread(analyse, trial.observations, terms, check_trial(trial))
-    drafted = drafting(seen.record for seen in trial.observations if seen.arm == CANDIDATE)
+    judged = await judge_trial(trial, design, terms, chosen, facts, prediction.setting, narrator)
+    analysis = judged.analysis
+    drafted = drafting(seen.record for seen in judged.detailed if seen.arm == CANDIDATE)
     write_records(settings.output / "records.jsonl", trial)
     resident = {name: seen.resident_bytes if (seen := arm.observe()) else None for name, arm in arms.items()}
     adopt = analysis.verdict.decision == "adopt"
@@ -241,7 +246,7 @@ async def _try(
         prediction=prediction,
         analysis=analysis,
         arms=tuple(
-            arm_report(name, arm.command, trial.observations, trial.blocks, resident[name])
+            arm_report(name, arm.command, judged.detailed, blocks_of(trial.blocks, judged.detailed), resident[name])
             for name, arm in arms.items()
         ),
         blocks=trial.blocks,
@@ -255,8 +260,9 @@ async def _try(
             if switch.verified
             else "the switches of this technique are unverified for this engine, so no command is given"
         ),
+        sweep=judged.sweep,
         handoffs=handoffs.costs(),
-        caveats=_caveats(served),
+        caveats=caveats_of(served),
         deployable=(
             deployable(
                 ENGINE,
@@ -267,24 +273,6 @@ async def _try(
             ),
         ),
     )
-
-
-def _caveats(served: Served) -> tuple[Caveat, ...]:
-    """What the engine itself says of its settings."""
-    notes = [served.told.get(name) for name in ("settings_note", "kernels_note")]
-    return tuple(
-        Caveat(says=note, engine=ENGINE, source="/v1/models of the baseline")
-        for note in notes
-        if note not in (None, "", "null")
-    )
-
-
-def _kept_probe() -> MachineProbe | None:
-    """What `netgain doctor` found of this machine, which the servers that are started run on."""
-    try:
-        return kept_probe(cache_folder(), this_machine())
-    except UsageError:
-        return None
 
 
 def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str]) -> LaunchedServer:
@@ -343,4 +331,5 @@ def _asked(settings: Settings, workload: Workload, prompts: int) -> Asked:
         minimum_effect=settings.minimum_effect,
         technique=settings.technique,
         form="quick" if settings.quick else "full",
+        loads=settings.loads,
     )

@@ -8,6 +8,7 @@ import msgspec
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.identity import said
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
+from netgain.deciding.experiment.sweeping import TURNS
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.quality.repetition import is_looped
 from netgain.measuring.workload.item import Item, Workload
@@ -22,7 +23,9 @@ def times(number: int) -> str:
 def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
     """The prompts of this run: a fixed subset in the quick form, outputs capped, sampling fixed by seed."""
     form = settings.form
-    wanted = form.starts * form.groups * form.group_size
+    wanted = max(
+        form.starts * form.groups * form.group_size, *(form.starts * TURNS * load for load in settings.loads), 0
+    )
     chosen = workload.subset(wanted) if settings.quick else workload
     return tuple(
         msgspec.structs.replace(
@@ -39,7 +42,7 @@ def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]
     """What this form of the run leaves open, whatever its verdict. `used` are the ids of those of `items` that were tried."""
     form = settings.form
     said_so = [
-        f"Other loads: {count(settings.concurrency, 'request')} in flight, the next sent when one ends (closed loop). Queueing "
+        f"Other loads: {_in_flight(settings)} in flight, the next sent when one ends (closed loop). Queueing "
         "at a given arrival rate is not shown.",
         "Other models, machines and workloads: the effect depends on how much the output copies and on what a wider step "
         "costs here.",
@@ -64,6 +67,12 @@ def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]
             f"Rare events: {count(len(used), 'prompt')} cannot show a p99 of requests; tails above are those of these prompts."
         )
     return tuple(said_so)
+
+
+def _in_flight(settings: Settings) -> str:
+    if settings.loads:
+        return f"{', '.join(map(str, settings.loads))} requests"
+    return count(settings.concurrency, "request")
 
 
 def looped_share(records: Sequence[ClientRecord]) -> float | None:

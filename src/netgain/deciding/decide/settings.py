@@ -1,5 +1,6 @@
 """What a decision is asked about, and how much measuring the quick and the full form do."""
 
+import itertools
 import math
 from pathlib import Path
 
@@ -52,12 +53,14 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(smaller, groups=min(self.groups, fewer))
 
 
+MOST_LOADS = 12
 QUICK = Form(starts=2, groups=6, group_size=2, output_tokens=64, recording_s=50.0, experiment_s=80.0)
 FULL = Form(starts=6, groups=12, group_size=2, output_tokens=None, control_every=4)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision. `technique` None takes the candidate with the highest predicted net gain.
+    """One decision. `technique` None takes the candidate with the highest predicted net gain. `loads`: several
+    concurrencies to decide at, in ascending order, the first of which is `concurrency`; empty for a single one.
 
     `serve_flags` are passed to both arms. Raises UsageError where a value cannot be meant.
     """
@@ -74,12 +77,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     minimum_effect: float = MINIMUM_EFFECT
     output_tokens: int | None = None
     serve_flags: tuple[str, ...] = ()
+    loads: tuple[int, ...] = ()
     start_timeout_s: float = 300.0
     request_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
+        if self.loads and (self.loads[0] != self.concurrency or any(b <= a for a, b in itertools.pairwise(self.loads))):
+            raise UsageError(f"the loads are {', '.join(map(str, self.loads))}; give each once, in ascending order")
         if not 0 <= self.seed < 2**32:  # prompts derive seeds of their own from it, which servers read into 64 bits
             raise UsageError(f"the seed is {self.seed}; it must lie in [0, 2^32)")
         if self.temperature is not None and not 0.0 <= self.temperature <= 2.0:
@@ -91,7 +97,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def form(self) -> Form:
+        """How much is measured; with several loads that of the lowest."""
         base = QUICK if self.quick else FULL
         size = max(base.group_size, 2 * self.concurrency if self.concurrency > 1 else 1)
         tokens = base.output_tokens if self.output_tokens is None else self.output_tokens
         return msgspec.structs.replace(base, group_size=size, output_tokens=tokens)
+
+
+def parse_loads(text: str) -> tuple[int, ...]:
+    """Concurrencies as people write them: `8`, or `1,2,4,8` for a sweep. Ascending, each once. Raises UsageError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        try:
+            found.add(int(part))
+        except ValueError:
+            raise UsageError(
+                f"the concurrency {text!r} is no whole number; give one such as 4, or several such as 1,2,4,8"
+            ) from None
+    if min(found) < 1:
+        raise UsageError(f"the concurrency is {min(found)}; it must be at least 1")
+    if len(found) > MOST_LOADS:
+        raise UsageError(f"{len(found)} loads are too many for one experiment; give at most {MOST_LOADS}")
+    return tuple(sorted(found))

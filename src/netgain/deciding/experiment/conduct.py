@@ -28,6 +28,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     Both arms see the same prompts in the same order. Groups are spread evenly over `starts`; a claim across starts needs
     several, since what a process got at its start (memory layout, threads' places) stays with it. Every
     `control_every`-th group of a start is also answered by a second baseline server (None: there is no such server).
+    `loads`: the concurrency of each group, where they differ; groups of one load then take turns in beginning.
     `mirrored` False: each arm answers a group once, for servers which would find their own KV the second time.
     """
 
@@ -36,6 +37,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     starts: int = 1
     control_every: int | None = None
     mirrored: bool = True
+    loads: tuple[int, ...] = ()
 
     @property
     def with_control(self) -> bool:
@@ -44,12 +46,18 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     def start_of(self, group: int) -> int:
         return group * self.starts // len(self.groups)
 
+    def load_of(self, group: int) -> int:
+        return self.loads[group] if self.loads else self.concurrency
+
     def order(self, group: int) -> tuple[str, ...]:
         """Mirrored, so that a drift that is linear in time cancels within the group; every other group begins with the
         candidate, so that what comes first in a group burdens both arms alike (and, where nothing is mirrored, a drift
         cancels over two groups)."""
-        half: tuple[str, ...] = (BASELINE, CANDIDATE) if group % 2 == 0 else (CANDIDATE, BASELINE)
         first = next(at for at in range(len(self.groups)) if self.start_of(at) == self.start_of(group))
+        turn = group
+        if self.loads:  # of its load within the start; every other two starts (of either order) begin the other way
+            turn = self.loads[first:group].count(self.loads[group]) + self.start_of(group) // 2
+        half: tuple[str, ...] = (BASELINE, CANDIDATE) if turn % 2 == 0 else (CANDIDATE, BASELINE)
         if self.control_every is not None and (group - first) % self.control_every == 0:
             half = (*half, CONTROL)
         return (*half, *reversed(half)) if self.mirrored else half
@@ -212,7 +220,7 @@ async def _block(
 ) -> tuple[Block, Run]:
     await arms[name].reset()
     before, machine, began_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
-    done = await run(arms[name].url, asking.model, items, Closed(design.concurrency), asking.options)
+    done = await run(arms[name].url, asking.model, items, Closed(design.load_of(group)), asking.options)
     after, machine_after, ended_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
     wall_s = max(1e-9, ended_s - began_s)
     used = {arm: later - before[arm] for arm, later in after.items() if arm in before}

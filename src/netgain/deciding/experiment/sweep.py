@@ -244,11 +244,6 @@ def _state(point: LoadPoint) -> str:
             return "no gain is shown"
 
 
-def at_load(observations: Sequence[Observation], groups: Mapping[int, int], load: int) -> list[Observation]:
-    """Those of one load; `groups` tells the load of each group."""
-    return [seen for seen in observations if groups[seen.group] == load]
-
-
 def tokens_per_s(observations: Sequence[Observation], arm: str = CANDIDATE) -> float | None:
     """Output tokens of one arm over the time of its blocks; None where a count is unknown."""
     spans: dict[int, list[float]] = {}

@@ -10,6 +10,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.verdict import change
 from netgain.deciding.report import figures, svg
 from netgain.deciding.report.outcome import Outcome
+from netgain.deciding.report.sweep_svg import sweep_svg
 from netgain.deciding.technique.prediction import Prediction
 
 TEMPLATE = "template.html.j2"
@@ -59,6 +60,7 @@ def _pictures(outcome: Outcome) -> dict[str, Markup | None]:
             if analysis and analysis.verdict.primary
             else None
         ),
+        "sweep": sweep_svg(outcome.sweep, analysis.verdict.threshold) if analysis and outcome.sweep else None,
         "waterfall": svg.waterfall_svg(analysis.waterfall) if analysis and analysis.waterfall else None,
         "e2e": svg.ecdf_svg({name: arm.e2e_s for name, arm in arms.items()}, "end-to-end seconds", 1.0),
         "tpot": svg.ecdf_svg({name: arm.tpot_s for name, arm in arms.items()}, "milliseconds per output token", 1e3),

@@ -16,25 +16,29 @@ from netgain.ledger.stage import Stage
 WIDTH = 720
 
 
-def _svg(height: float, title: str, parts: Sequence[str], width: float = WIDTH) -> Markup:
+def figure(height: float, title: str, parts: Sequence[str], width: float = WIDTH) -> Markup:
+    """A picture that scales with the page; `title` is read out in its place."""
     return Markup(
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
     )
 
 
-def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    """Words at a place, escaped."""
     style = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}>{escape(words)}</text>'
 
 
-def _rect(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
+def rect(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
+    """A rectangle that tells `tip` when pointed at."""
     told = f"<title>{escape(tip)}</title>" if tip else ""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{height:.1f}"'
     return f'<rect {place} class="{kind}" rx="2">{told}</rect>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """A straight line."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
@@ -66,13 +70,13 @@ def waterfall_svg(fall: Waterfall) -> Markup:
     for index, (name, start, end, kind, label) in enumerate(rows):
         y = 6 + index * row
         x1, x2 = (left + (min(start, end) - low) * scale, left + (max(start, end) - low) * scale)
-        parts.append(_text(left - 10, y + 16, name, anchor="end"))
-        parts.append(_rect(x1, y + 3, max(1.5, x2 - x1), row - 10, kind, f"{name}: {label}"))
-        parts.append(_text(x2 + 6, y + 16, label, "value"))
+        parts.append(text(left - 10, y + 16, name, anchor="end"))
+        parts.append(rect(x1, y + 3, max(1.5, x2 - x1), row - 10, kind, f"{name}: {label}"))
+        parts.append(text(x2 + 6, y + 16, label, "value"))
         if index + 1 < len(rows):
             x = left + (end - low) * scale
-            parts.append(_line(x, y + row - 7, x, y + row + 3, "joint"))
-    return _svg(12 + len(rows) * row, "Mean time per request from baseline to candidate, by stage", parts)
+            parts.append(line(x, y + row - 7, x, y + row + 3, "joint"))
+    return figure(12 + len(rows) * row, "Mean time per request from baseline to candidate, by stage", parts)
 
 
 def signed(ns: float) -> str:
@@ -89,19 +93,19 @@ def interval_svg(effect: Effect, threshold: float, predicted: float | None) -> M
     def x(ratio: float) -> float:
         return left + (math.log(ratio) - low) / (high - low) * (WIDTH - left - right)
 
-    parts = [_line(left, middle, WIDTH - right, middle, "axis")]
+    parts = [line(left, middle, WIDTH - right, middle, "axis")]
     for tick in nice_ticks(math.exp(low), math.exp(high), 7):
         parts += [
-            _line(x(tick), middle, x(tick), middle + 5, "axis"),
-            _text(x(tick), middle + 20, f"{tick:g}x", "tick", "middle"),
+            line(x(tick), middle, x(tick), middle + 5, "axis"),
+            text(x(tick), middle + 20, f"{tick:g}x", "tick", "middle"),
         ]
-    parts += [_line(x(1.0), 12, x(1.0), middle, "even"), _text(x(1.0), 9, "no change", "tick", "middle")]
+    parts += [line(x(1.0), 12, x(1.0), middle, "even"), text(x(1.0), 9, "no change", "tick", "middle")]
     parts.append(
-        _rect(x(1.0), middle - 10, x(threshold) - x(1.0), 20, "noise", f"too little to matter: below {threshold:.3f}x")
+        rect(x(1.0), middle - 10, x(threshold) - x(1.0), 20, "noise", f"too little to matter: below {threshold:.3f}x")
     )
     if effect.low is not None and effect.high is not None:
         tip = f"95 % interval {effect.low:.3f}x to {effect.high:.3f}x"
-        parts.append(_rect(x(effect.low), middle - 6, x(effect.high) - x(effect.low), 12, "bar-candidate", tip))
+        parts.append(rect(x(effect.low), middle - 6, x(effect.high) - x(effect.low), 12, "bar-candidate", tip))
     parts.append(
         f'<circle cx="{x(effect.ratio):.1f}" cy="{middle:.1f}" r="6" class="point"><title>measured</title></circle>'
     )
@@ -111,7 +115,7 @@ def interval_svg(effect: Effect, threshold: float, predicted: float | None) -> M
             f'<path d="M{at:.1f} {middle - 9:.1f} l6 -11 h-12 z" class="predicted"><title>predicted</title></path>'
         )
     title = f"Measured speedup {effect.ratio:.2f}x" + (f", predicted {predicted:.2f}x" if predicted is not None else "")
-    return _svg(70, title, parts)
+    return figure(70, title, parts)
 
 
 def ecdf_svg(series: Mapping[str, Sequence[float]], unit: str, scale: float) -> Markup | None:
@@ -134,15 +138,15 @@ def ecdf_svg(series: Mapping[str, Sequence[float]], unit: str, scale: float) -> 
     parts: list[str] = []
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         parts += [
-            _line(left, y(share), width - right, y(share), "grid"),
-            _text(left - 6, y(share) + 4, f"{share:.0%}", "tick", "end"),
+            line(left, y(share), width - right, y(share), "grid"),
+            text(left - 6, y(share) + 4, f"{share:.0%}", "tick", "end"),
         ]
     for tick in nice_ticks(low, high, 5):
         parts += [
-            _line(x(tick), y(0), x(tick), y(0) + 4, "axis"),
-            _text(x(tick), y(0) + 17, f"{tick:g}", "tick", "middle"),
+            line(x(tick), y(0), x(tick), y(0) + 4, "axis"),
+            text(x(tick), y(0) + 17, f"{tick:g}", "tick", "middle"),
         ]
-    parts.append(_text((left + width - right) / 2, height - 6, unit, "tick", "middle"))
+    parts.append(text((left + width - right) / 2, height - 6, unit, "tick", "middle"))
     for name, values in known.items():
         path = [f"M{x(low):.1f} {y(0):.1f}"]
         for index, value in enumerate(values):
@@ -151,7 +155,7 @@ def ecdf_svg(series: Mapping[str, Sequence[float]], unit: str, scale: float) -> 
         parts.append(
             f'<path d="{"".join(path)}" class="curve line-{escape(name)}"><title>{escape(name)}</title></path>'
         )
-    return _svg(height, f"Cumulative distribution, {unit}", parts, width)
+    return figure(height, f"Cumulative distribution, {unit}", parts, width)
 
 
 def shares_svg(arms: Mapping[str, Mapping[Stage, float]]) -> Markup:
@@ -160,7 +164,7 @@ def shares_svg(arms: Mapping[str, Mapping[Stage, float]]) -> Markup:
     parts: list[str] = []
     for index, (name, shares) in enumerate(arms.items()):
         y = 4 + index * row
-        parts.append(_text(left - 10, y + 20, name, anchor="end"))
+        parts.append(text(left - 10, y + 20, name, anchor="end"))
         at = 0.0
         rest = max(0.0, 1.0 - sum(shares.values()))
         for stage, share in (*shares.items(), ("client and network", rest)):
@@ -168,11 +172,11 @@ def shares_svg(arms: Mapping[str, Mapping[Stage, float]]) -> Markup:
             if share <= 0.0:
                 continue
             kind = f"stage stage-{stage}" if isinstance(stage, Stage) else "stage stage-rest"
-            parts.append(_rect(left + at, y + 4, max(0.6, width), row - 14, kind, f"{name}, {stage}: {share:.1%}"))
+            parts.append(rect(left + at, y + 4, max(0.6, width), row - 14, kind, f"{name}, {stage}: {share:.1%}"))
             if width > 74:
-                parts.append(_text(left + at + width / 2, y + 21, f"{stage} {share:.0%}", "inside", "middle"))
+                parts.append(text(left + at + width / 2, y + 21, f"{stage} {share:.0%}", "inside", "middle"))
             at += width
-    return _svg(8 + len(arms) * row, "Share of end-to-end time by stage", parts)
+    return figure(8 + len(arms) * row, "Share of end-to-end time by stage", parts)
 
 
 def acceptance_svg(drafted: Sequence[int], accepted: Sequence[int], predicted: Sequence[float | None]) -> Markup:
@@ -186,17 +190,17 @@ def acceptance_svg(drafted: Sequence[int], accepted: Sequence[int], predicted: S
     parts: list[str] = []
     for share in (0.0, 0.5, 1.0):
         parts += [
-            _line(left, y(share), left + slot * len(drafted), y(share), "grid"),
-            _text(left - 6, y(share) + 4, f"{share:.0%}", "tick", "end"),
+            line(left, y(share), left + slot * len(drafted), y(share), "grid"),
+            text(left - 6, y(share) + 4, f"{share:.0%}", "tick", "end"),
         ]
     for position, (tried, kept) in enumerate(zip(drafted, accepted, strict=True)):
         share = kept / tried if tried else 0.0
         x = left + position * slot
         tip = f"position {position + 1}: {kept} of {tried} accepted"
-        parts.append(_rect(x + slot * 0.15, y(share), slot * 0.7, y(0) - y(share), "bar-candidate", tip))
-        parts.append(_text(x + slot / 2, y(0) + 16, str(position + 1), "tick", "middle"))
+        parts.append(rect(x + slot * 0.15, y(share), slot * 0.7, y(0) - y(share), "bar-candidate", tip))
+        parts.append(text(x + slot / 2, y(0) + 16, str(position + 1), "tick", "middle"))
         expected = predicted[position] if position < len(predicted) else None
         if expected is not None:
-            parts.append(_line(x + slot * 0.05, y(expected), x + slot * 0.95, y(expected), "mark-predicted"))
-    parts.append(_text(left, height - 4, "position in the draft", "tick"))
-    return _svg(height, "Share of drafts accepted by position", parts)
+            parts.append(line(x + slot * 0.05, y(expected), x + slot * 0.95, y(expected), "mark-predicted"))
+    parts.append(text(left, height - 4, "position in the draft", "tick"))
+    return figure(height, "Share of drafts accepted by position", parts)

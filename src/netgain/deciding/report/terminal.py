@@ -35,6 +35,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     console.print(
         Panel("\n".join(lines), title=escape(f"{outcome.title} on {outcome.asked.workload}"), border_style=colour)
     )
+    _sweep(outcome, console)
     _figures(outcome, console)
     _gain(outcome, console)
     _limits(outcome, console)
@@ -45,6 +46,29 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         )
     if analysis.rollback and verdict.decision == "adopt":
         console.print(escape(analysis.rollback.says))
+
+
+def _sweep(outcome: Outcome, console: Console) -> None:
+    found = outcome.sweep
+    if found is None:
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("in flight", "speedup", f"interval ({found.confidence:.0%} together)", "predicted", "tokens/s"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for point in found.points:
+        effect = point.effect
+        within = "none" if effect is None or effect.interval is None else " to ".join(map(times, effect.interval))
+        table.add_row(
+            str(point.concurrency),
+            times(effect.ratio if effect else None),
+            within,
+            times(point.predicted),
+            f"{number(point.baseline_tokens_per_s, 1)} -> {number(point.candidate_tokens_per_s, 1)}",
+            f"[{COLOURS[point.decision]}]{point.decision}[/]",
+        )
+    console.print(table)
+    console.print(f"[dim]what follows is of {outcome.asked.concurrency} in flight[/]", highlight=False)
 
 
 def _figures(outcome: Outcome, console: Console) -> None:

@@ -1,0 +1,79 @@
+"""Deciding at several loads: what is expected of each before, and what the experiment found of all of them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from netgain.deciding.decide.narrate import Narrator
+from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
+from netgain.deciding.experiment.block import Block
+from netgain.deciding.experiment.checks import check_trial
+from netgain.deciding.experiment.conduct import Design, Trial
+from netgain.deciding.experiment.observation import Observation
+from netgain.deciding.experiment.sweep import Sweep
+from netgain.deciding.experiment.sweeping import analyse_loads, expected_s
+from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.prediction import Prediction, Setting
+from netgain.deciding.technique.protocol import Technique
+from netgain.wording import count
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict, and the observations and prediction that its details are of: all of them, or those of the lowest load."""
+
+    analysis: Analysis
+    sweep: Sweep | None
+    detailed: tuple[Observation, ...]
+
+
+async def judge_trial(
+    trial: Trial, design: Design, terms: Terms, chosen: Technique, facts: Facts, setting: Setting, narrator: Narrator
+) -> Judged:
+    """Judge an experiment of one load or of several."""
+    if not design.loads:
+        analysis = await asyncio.to_thread(analyse, trial.observations, terms, check_trial(trial))
+        return Judged(analysis=analysis, sweep=None, detailed=trial.observations)
+    predicted = await asyncio.to_thread(predict_loads, chosen, facts, sorted(set(design.loads)), setting)
+    swept = await asyncio.to_thread(
+        analyse_loads, trial.observations, design.load_of, terms, check_trial(trial), predicted
+    )
+    narrator.found(swept.sweep.says)
+    detailed = tuple(seen for seen in trial.observations if design.load_of(seen.group) == design.concurrency)
+    return Judged(analysis=swept.analysis, sweep=swept.sweep, detailed=detailed)
+
+
+def predict_loads(chosen: Technique, facts: Facts, loads: list[int], setting: Setting) -> Mapping[int, float | None]:
+    """The predicted speedup of one setting at each load, from the traffic recorded at the lowest and what steps of each batch
+    cost. None where that setting was not predicted."""
+    return {load: _of(chosen.predict(msgspec.structs.replace(facts, concurrency=load)), setting) for load in loads}
+
+
+def _of(prediction: Prediction, setting: Setting) -> float | None:
+    return next((one.speedup_e2e for one in prediction.considered if one.setting == setting), None)
+
+
+def expected_minutes(design: Design, facts: Facts) -> float:
+    """How long measuring takes, from the recorded mean time and, for other loads, what a step of that batch costs more."""
+    parts = facts.decomposition
+    context = round(parts.prompt_tokens + parts.output_tokens / 2)
+
+    def request_s(load: int) -> float:
+        if facts.step_cost is None or load == facts.concurrency:
+            return parts.e2e_s
+        dearer, now = (facts.step_cost.verify(batch, 1, context).seconds for batch in (load, facts.concurrency))
+        return parts.e2e_s * dearer / now
+
+    return expected_s(design, request_s) / 60.0
+
+
+def sizes(design: Design) -> str:
+    """How many prompts a group holds, in words."""
+    found = sorted({len(group) for group in design.groups})
+    return count(found[0], "prompt") if len(found) == 1 else f"{found[0]} to {found[-1]} prompts"
+
+
+def blocks_of(blocks: Sequence[Block], observations: Sequence[Observation]) -> list[Block]:
+    """The blocks in which these requests were sent."""
+    wanted = {seen.block for seen in observations}
+    return [block for block in blocks if block.index in wanted]
