@@ -221,7 +221,8 @@ async def _block(
     await arms[name].reset()
     before, machine, began_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
     done = await run(arms[name].url, asking.model, items, Closed(design.load_of(group)), asking.options)
-    after, machine_after, ended_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
+    ended_s = time.monotonic()  # before the arms are looked at, which may take them a command each
+    after, machine_after = _cpu(arms), _machine_cpu_s()
     wall_s = max(1e-9, ended_s - began_s)
     used = {arm: later - before[arm] for arm, later in after.items() if arm in before}
     known = machine is not None and machine_after is not None and len(used) == len(arms)

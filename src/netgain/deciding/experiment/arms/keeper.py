@@ -1,9 +1,11 @@
 """A process of its own between netgain and a server that it started: when netgain is gone, by whatever cause, so is the server.
 
-Run as a script: `python -I -S keeper.py GRACE_S COMMAND...`. Standard input is the lifeline: it begins with the variables to
-add to the command's environment (a length of 8 bytes, then NAME=VALUE parts with NUL between them), and its end means that
-netgain ended or wants the server to end. On Linux orphans of the server become children of this process, so that also those
-in sessions and process groups of their own are found. Imports as little as it can (no pathlib), since an arm waits for it.
+Run as a script: `python -I -S keeper.py GRACE_S run COMMAND...` keeps COMMAND running until the end and gives it GRACE_S to
+end when asked; `... GRACE_S at-end COMMAND...` runs it at the end and gives it GRACE_S. Standard input is the lifeline: it
+begins with the variables to add to the command's environment (a length of 8 bytes, then NAME=VALUE parts with NUL between
+them), and its end means that netgain ended or wants the command to end. On Linux orphans of the command become children of this
+process, so that also those in sessions and process groups of their own are found. Imports as little as it can (no pathlib),
+since an arm waits for it.
 """
 
 import os
@@ -20,7 +22,7 @@ _POLL_S = 0.05
 
 def main() -> int:
     """The server's exit code; 128 + n when signal n ended it. Ends only after every descendant has."""
-    grace_s, command = float(sys.argv[1]), sys.argv[2:]
+    grace_s, at_end, command = float(sys.argv[1]), sys.argv[2] == "at-end", sys.argv[3:]
     environment = _read_environment()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     woken, wake = os.pipe()
@@ -33,23 +35,33 @@ def main() -> int:
     signal.signal(signal.SIGUSR1, lambda *_: told.update(end=True, now=True))
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    server = os.fork()
-    if server == 0:
-        _become(command, environment)
-    watched = [0, woken]
+    server = None if at_end else _start(command, environment)
     code: int | None = None
     while code is None and not told["end"]:
-        ready, _, _ = select.select(watched, [], [])
+        ready, _, _ = select.select([0, woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
         if 0 in ready and not os.read(0, 4096):
             told["end"] = True
         code = _reap(server, code)
-    if code is None:
+    if server is None:
+        server = _start(command, environment)
+    elif code is None:
         _signal_group(server, signal.SIGCONT)
         _signal_group(server, signal.SIGTERM)
+        for pid in descendants():  # the frozen would not hear it
+            _signal(pid, signal.SIGCONT)
+    if code is None:
         code = _wait(server, told, time.monotonic() + grace_s)
     return _clear(server, code)
+
+
+def _start(command: list[str], environment: dict[str, str]) -> int:
+    """The process id of the started command."""
+    server = os.fork()
+    if server == 0:
+        _become(command, environment)
+    return server
 
 
 def _become(command: list[str], environment: dict[str, str]) -> None:
@@ -70,17 +82,16 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
 def _wait(server: int, told: dict[str, bool], until_s: float) -> int | None:
     """Until the server and its descendants are gone, told otherwise, or time is up."""
     code: int | None = None
-    resumed: set[int] = set()
+    asked: set[int] = set()
     while time.monotonic() < until_s and not told["now"]:
         code = _reap(server, code)
-        left = descendants()
-        if not left and code is not None:
-            break
-        for pid in left - resumed:  # the frozen would not hear
-            _signal(pid, signal.SIGCONT)
-            if code is not None:  # its parent is gone, so nothing else will tell it
+        if code is not None:
+            left = descendants()
+            if not left:
+                break
+            for pid in left - asked:  # its parent is gone, so nothing else will tell it
                 _signal(pid, signal.SIGTERM)
-                resumed.add(pid)
+            asked |= left
         time.sleep(_POLL_S)
     return code
 
@@ -100,7 +111,7 @@ def _clear(server: int, code: int | None) -> int:
     return _CANNOT_EXECUTE if code is None else code
 
 
-def _reap(server: int, code: int | None) -> int | None:
+def _reap(server: int | None, code: int | None) -> int | None:
     """Collect everything that ended; the server's exit code if it is among them, else `code`."""
     while True:
         try:

@@ -104,7 +104,7 @@ class LaunchedServer:
         with opened as log:
             try:
                 self._process = subprocess.Popen(
-                    (sys.executable, "-I", "-S", keeper.__file__, str(self._program.shutdown_s), *arguments),
+                    (sys.executable, "-I", "-S", keeper.__file__, str(self._program.shutdown_s), "run", *arguments),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -1,0 +1,166 @@
+"""Arms operated by shell commands: told what they need, limited in time, explained when they fail, always stopped."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from netgain.deciding.experiment.arms.hooked import HookedArm
+from netgain.deciding.experiment.arms.hooks import hooks_from, read_hooks
+from netgain.errors import Unavailable, UsageError
+
+SERVER = f"{shlex.quote(sys.executable)} -m http.server --bind 127.0.0.1 $NETGAIN_PORT"
+
+
+@pytest.fixture
+def hooks(tmp_path, unused_port):
+    def build(**changes):
+        log = tmp_path / "log"
+        tree = {
+            "url": f"http://127.0.0.1:{unused_port}",
+            "health": "/",
+            "start": f"echo $NETGAIN_HOOK $NETGAIN_ARM $NETGAIN_FLAGS >> {log}; cd {tmp_path}; "
+            f"{SERVER} > server.log 2>&1 & echo $! > {tmp_path}/pid",
+            "stop": f"echo $NETGAIN_HOOK $NETGAIN_URL >> {log}; kill $(cat {tmp_path}/pid)",
+            **changes,
+        }
+        return hooks_from({name: value for name, value in tree.items() if value is not None}, "hooks.yaml")
+
+    return build
+
+
+@pytest.fixture
+def unused_port():
+    from netgain.deciding.experiment.arms.port import free_port
+
+    return free_port()
+
+
+def gone(pid):
+    until = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until, f"process {pid} is still there"
+        time.sleep(0.02)
+
+
+async def test_hooks_start_a_server_that_outlives_them_and_stop_it(hooks, tmp_path, unused_port):
+    observe = """echo '{"cpu_s": 1.5, "resident_bytes": 10, "processes": 2}'"""
+    arm = HookedArm("candidate", hooks(observe=observe), ("--k", "a b"))
+    await arm.start()
+    await arm.ready(20.0)
+    pid = int((tmp_path / "pid").read_text())
+    assert arm.observe().cpu_s == 1.5
+    await arm.stop()
+    await arm.stop()
+    gone(pid)
+    url = f"http://127.0.0.1:{unused_port}"
+    assert (tmp_path / "log").read_text() == f"start candidate --k 'a b'\nstop {url}\n"
+
+
+async def test_a_failing_hook_is_told_with_its_code_and_stderr_and_the_arm_is_stopped(hooks, tmp_path):
+    arm = HookedArm("candidate", hooks(start="echo no such release >&2; exit 7"))
+    with pytest.raises(Unavailable, match=r"start hook of the candidate arm ended with code 7[\s\S]*no such release"):
+        await arm.start()
+    with pytest.raises(Unavailable, match=r"stop hook of the candidate arm ended with code"):
+        await arm.stop()  # it ran: there is no server to kill
+    assert "stop" in (tmp_path / "log").read_text()
+
+
+async def test_hooks_that_hang_are_ended_at_their_limit_with_what_they_started(hooks, tmp_path):
+    hang = {"run": f"echo $$ > {tmp_path}/hung; echo waiting for the scheduler >&2; sleep 600", "timeout_s": 0.5}
+    arm = HookedArm("candidate", hooks(start=hang, stop={**hang, "timeout_s": 1.0}))
+    with pytest.raises(Unavailable, match=r"start hook .* took longer than 0.5 s[\s\S]*waiting for the scheduler"):
+        await arm.start()
+    gone(int((tmp_path / "hung").read_text()))
+    with pytest.raises(Unavailable, match=r"stop hook .* took longer than 1 s[\s\S]*waiting for the scheduler"):
+        await arm.stop()
+    gone(int((tmp_path / "hung").read_text()))
+
+
+KILLED = """
+import asyncio, sys, time
+from pathlib import Path
+from netgain.deciding.experiment.arms.hooked import HookedArm
+from netgain.deciding.experiment.arms.hooks import hooks_from
+async def main():
+    folder = Path(sys.argv[1])
+    arm = HookedArm("baseline", hooks_from({"url": "http://127.0.0.1:9", "start": "true",
+        "stop": f"sleep 0.2; echo $NETGAIN_ARM > {folder}/stopped.part; mv {folder}/stopped.part {folder}/stopped"}, "hooks"))
+    await arm.start()
+    print("started", flush=True)
+    time.sleep(600)
+asyncio.run(main())
+"""
+
+
+def test_kill_9_of_netgain_still_runs_the_stop_hook(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as lab:
+        assert lab.stdout.readline() == b"started\n"
+        assert not (tmp_path / "stopped").exists()
+        lab.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 10
+    while not (tmp_path / "stopped").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert (tmp_path / "stopped").read_text() == "baseline\n"
+
+
+async def test_the_start_hook_may_tell_the_url(hooks):
+    arm = HookedArm(
+        "candidate", hooks(url=None, start="""echo submitted; echo '{"url": "http://node17:8000/v1"}'""", stop="true")
+    )
+    with pytest.raises(Unavailable, match="was not started"):
+        _ = arm.url
+    await arm.start()
+    assert arm.url == "http://node17:8000"
+    await arm.stop()
+
+
+async def test_an_arm_without_any_url_is_refused_with_what_its_hook_said(hooks):
+    arm = HookedArm("candidate", hooks(url=None, start="echo submitted batch job 7", stop="true"))
+    with pytest.raises(UsageError, match="submitted batch job 7"):
+        await arm.start()
+    await arm.stop()
+
+
+@pytest.mark.parametrize("observe", ["exit 3", "echo not json", "echo {}", {"run": "sleep 600", "timeout_s": 0.2}])
+def test_an_arm_that_cannot_be_observed_is_unknown_not_zero(hooks, observe):
+    arm = HookedArm("candidate", hooks(observe=observe))
+    assert arm.observe() is None
+    assert arm.observe_failure
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("start: a\nstop: b\nstrat: c\n", "unknown field 'strat': did you mean 'start'"),
+        ("start: a\n", "missing required field `stop`"),
+        ("start: ''\nstop: b\n", "empty command for start"),
+        ("start: {run: a, timeout_s: 0}\nstop: b\n", "gives start 0 s"),
+        ("start: {run: a, limit: 1}\nstop: b\n", "unknown field `limit`"),
+        ("start: a\nstop: b\nengine: vlm\n", "Invalid enum value 'vlm'"),
+        ("start: a\nstop: b\ndevices: 0\n", "occupies 0 devices"),
+        ("- a\n", "does not name hooks"),
+        ("start: [\n", "is no YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_by_the_place(tmp_path, text, told):
+    path = tmp_path / "hooks.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=told):
+        read_hooks(path)
+
+
+def test_toml_says_the_same_as_yaml(tmp_path):
+    (tmp_path / "hooks.toml").write_text('stop = "b"\nengine = "vllm"\n[start]\nrun = "a"\ntimeout_s = 5.0\n')
+    (tmp_path / "hooks.yaml").write_text("stop: b\nengine: vllm\nstart: {run: a, timeout_s: 5.0}\n")
+    assert read_hooks(tmp_path / "hooks.toml") == read_hooks(tmp_path / "hooks.yaml")
