@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
 from netgain.ledger.records import HandoffKind, RequestRecord
 from netgain.ledger.stage import Stage
@@ -86,6 +86,7 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
         "netgain_steps_unrecorded",
         "Steps whose account failed: in no other figure, answers unharmed.",
     ),
+    "engine_restarts": ("netgain_engine_restarts", "Engine processes started again after one had ended."),
     "traces_exported": ("netgain_traces_exported", "Requests whose spans a collector took."),
     "traces_unsampled": ("netgain_traces_unsampled", "Requests that sampling left out of tracing."),
     "traces_dropped": ("netgain_traces_dropped", "Requests whose spans were lost: queue full, or not delivered."),
@@ -154,6 +155,7 @@ class Exporter:
             for name, (metric, text) in HANDOFF_COUNTERS.items()
         }
         self._seen: dict[str, _Seen] = {}
+        ProcessCollector(registry=own)  # process_start_time_seconds tells a restart of the whole server
         for reason in (*FINISH_REASONS, "other"):
             self._requests.labels(reason)
         for stage in Stage:

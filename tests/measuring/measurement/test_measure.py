@@ -12,6 +12,7 @@ from netgain.measuring.measurement.measure import measure
 from netgain.measuring.measurement.records import read_records
 from netgain.measuring.measurement.result import Measurement, read_measurement
 from netgain.measuring.workload.arrivals import Shape
+from netgain.measuring.workload.item import Item
 from netgain.measuring.workload.slo import parse_slo
 from tests.measuring.scripted_server import DONE, Script, ScriptedServer, Seen, chunk, final_usage
 from tests.measuring.timing import LOOSE
@@ -91,6 +92,9 @@ async def test_a_closed_loop_is_measured_and_written(tmp_path: Path) -> None:
     assert [row.record.turn for row in rows[-2:]] == [1, 1]
     assert rows[2].record.scheduled_s == 0.0
     assert all(row.record.text == "" for row in rows), "no text unless asked for"
+    assert len({row.record.text_sha256 for row in rows}) == 1, "but whether two answers are the same is known"
+    assert rows[2].prompt_sha256 == Item(id="x", category="y", max_tokens=9, prompt="question 2").prompt_digest
+    assert {row.max_tokens for row in rows} == {3}
 
 
 async def test_an_open_loop_for_a_duration(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which server is being measured: its base URL in one form, and whether it is netgain's own."""
 
 import asyncio
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -10,11 +11,15 @@ from netgain.errors import Unavailable, UsageError
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """One entry of /v1/models; netgain signs its entries as owner."""
+    """One entry of /v1/models; netgain signs its entries as owner. `root`: vLLM's and SGLang's path of the weights; `meta`:
+    llama.cpp's and `netgain` netgain's account of the model."""
 
     id: str
     owned_by: str | None = None
     max_model_len: int | None = None
+    root: str | None = None
+    meta: dict[str, Any] | None = None
+    netgain: dict[str, Any] | None = None
 
 
 class _ModelList(msgspec.Struct, frozen=True):

@@ -17,6 +17,9 @@ def caveats_of(measurement: Measurement, met: Met, ask: Ask) -> tuple[str, ...]:
     said: list[str] = []
     if summary.void is not None:
         said.append(f"The client was the bottleneck, so nothing may be read off about the server: {summary.void}.")
+    said += [
+        f"The server began again or changed while it was measured: {change}." for change in measurement.restarts or ()
+    ]
     if summary.failed:
         kinds = ", ".join(f"{number} {kind.value}" for kind, number in summary.errors.items())
         said.append(
@@ -70,10 +73,7 @@ def _of_server(measurement: Measurement) -> list[str]:
         return [f"No server metrics: {seen.absent}."]
     window = seen.window
     assert window is not None
-    said = [
-        f"The server began again within the window ({restart}): its counters are unknown."
-        for restart in window.restarts
-    ]
+    said: list[str] = []
     if window.missed:
         said.append(f"{window.missed} of {window.missed + window.scrapes} scrapes of the server's metrics failed.")
     said += [f"A server metric could not be used: {problem}." for problem in window.problems]

@@ -10,6 +10,8 @@ import msgspec
 from netgain.measuring.client.extent import Extent
 from netgain.measuring.client.run import Progress, Run, Stop, run
 from netgain.measuring.client.summary import Summary, mean_in_flight, summarise, window
+from netgain.measuring.measurement.ask import Ask
+from netgain.measuring.measurement.result import Load, load_of
 from netgain.measuring.measurement.server import Met
 from netgain.measuring.observe.scrape import Observed, Watch
 from netgain.measuring.workload.arrivals import Arrivals, Closed
@@ -18,12 +20,15 @@ from netgain.measuring.workload.slo import SLO, Target
 
 
 class Conducted(msgspec.Struct, frozen=True, kw_only=True):
-    """`began_unix_s`: when the first counted request was due. `early`: the target that ended it, being out of reach."""
+    """`began_unix_s`: when the first counted request was due, `ended_unix_s`: when the last one had ended. `early`: the target
+    that ended it, being out of reach."""
 
     run: Run
+    extent: Extent
     summary: Summary
     server_side: Observed | None
     began_unix_s: float
+    ended_unix_s: float
     early: Target | None = None
 
 
@@ -86,12 +91,29 @@ async def conduct(
             await asyncio.wait((scraping,))
         if watch is not None:
             await watch.close()
+    unix_s = time.time() - time.monotonic()
     return Conducted(
         run=done,
+        extent=extent,
         summary=summarise(done, slo),
         server_side=server_side,
-        began_unix_s=time.time() - (time.monotonic() - done.started_s),
+        began_unix_s=unix_s + done.started_s,
+        ended_unix_s=unix_s + done.finished_s,
         early=None if limits is None else limits.missed,
+    )
+
+
+def load_for(ask: Ask, met: Met, arrivals: Arrivals, extent: Extent) -> Load:
+    """What was sent, in the words of a result."""
+    return msgspec.structs.replace(
+        load_of(arrivals),
+        warm_up=extent.warm_up,
+        duration_s=extent.send_for_s,
+        requests=extent.requests,
+        timeout_s=met.options.timeout_s,
+        max_tokens=ask.max_tokens,
+        temperature=ask.temperature,
+        salted=met.options.salt is not None,
     )
 
 

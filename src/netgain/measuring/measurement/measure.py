@@ -12,18 +12,17 @@ from netgain.measuring.client.run import Progress
 from netgain.measuring.client.summary import format_seconds
 from netgain.measuring.measurement.ask import Ask, Narrator, arrivals_of, load_items
 from netgain.measuring.measurement.caveats import caveats_of
-from netgain.measuring.measurement.conduct import conduct, ramp
+from netgain.measuring.measurement.conduct import conduct, load_for, ramp
 from netgain.measuring.measurement.records import Row, rows_of, write_records
 from netgain.measuring.measurement.result import (
     RECORDS_FILE,
     Measurement,
     Prompts,
     Source,
-    load_of,
     write_measurement,
 )
 from netgain.measuring.measurement.search import saturate
-from netgain.measuring.measurement.server import Met, meet
+from netgain.measuring.measurement.server import Met, changed, meet
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Workload
 from netgain.wording import count
@@ -43,7 +42,9 @@ async def measure(ask: Ask, folder: Path, narrator: Narrator) -> Measurement:
         found, rows = await saturate(ask, met, workload.items, arrivals, left_s, narrator)
     else:
         found, rows = await _plain(ask, met, workload, left_s, narrator)
-    measurement = msgspec.structs.replace(found, prompts=_prompts(workload, rows), records=RECORDS_FILE)
+    measurement = msgspec.structs.replace(
+        found, prompts=_prompts(workload, rows), restarts=await _restarts(found, met), records=RECORDS_FILE
+    )
     measurement = msgspec.structs.replace(measurement, caveats=caveats_of(measurement, met, ask))
     write_records(rows, folder / RECORDS_FILE, ask.with_text)
     write_measurement(measurement, folder)
@@ -63,7 +64,7 @@ async def _plain(
     if requests is not None:
         each_s = unloaded_s / arrivals.concurrency if isinstance(arrivals, Closed) else 1.0 / arrivals.rate_per_s
         expected_s = min(expected_s, (warm_up + requests) * each_s)
-    load = load_of(arrivals, warm_up=warm_up, duration_s=extent.send_for_s, salted=met.options.salt is not None)
+    load = load_for(ask, met, arrivals, extent)
     narrator.found(
         f"{load.text}: about {_duration(expected_s + unloaded_s)}, if requests take as long as the first ones"
     )
@@ -79,6 +80,7 @@ async def _plain(
         netgain=importlib.metadata.version("netgain"),
         source=Source(tool="netgain", version=importlib.metadata.version("netgain")),
         began_unix_s=done.began_unix_s,
+        ended_unix_s=done.ended_unix_s,
         server=met.server,
         prompts=Prompts(name=workload.name),
         load=load,
@@ -86,13 +88,22 @@ async def _plain(
         client=done.run.client,
         server_side=done.server_side,
     )
-    return measurement, rows_of(0, done.run.started_s, done.run.warm_up, done.run.records)
+    return measurement, rows_of(0, done.run.started_s, done.run.warm_up, done.run.records, workload.items)
+
+
+async def _restarts(found: Measurement, met: Met) -> tuple[str, ...] | None:
+    """What the server tells after the load, and what its metrics showed within the window."""
+    after = await changed(met)
+    window = None if found.server_side is None else found.server_side.window
+    seen = () if window is None else window.restarts
+    return after if after is None and not seen else tuple(dict.fromkeys((*seen, *(after or ()))))
 
 
 def _prompts(workload: Workload, rows: list[Row]) -> Prompts:
     return Prompts(
         name=workload.name,
         digest=workload.digest,
+        texts_digest=workload.texts_digest,
         items=len(workload.items),
         sent_each=1 + max((row.record.turn for row in rows), default=0),
         synthetic=workload.synthetic,

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from netgain.errors import UsageError
 from netgain.ledger.records import RequestRecord
 from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.workload.item import Item
 
 _TIMES = ("scheduled_s", "sent_s", "finished_s", "first_token_s", "first_text_s")
 _PLAIN = (
@@ -31,8 +32,11 @@ _PLAIN = (
     "error",
     "error_kind",
     "connect_s",
+    "resent",
 )
+_OF_ROW = ("prompt_sha256", "max_tokens")
 
+VERSION = 2  # that of measurement.json, written into the table's metadata
 SCHEMA = pa.schema(
     [
         pa.field("window", pa.int32(), nullable=False),
@@ -40,6 +44,8 @@ SCHEMA = pa.schema(
         pa.field("item_id", pa.string(), nullable=False),
         pa.field("category", pa.string(), nullable=False),
         pa.field("turn", pa.int32(), nullable=False),
+        pa.field("prompt_sha256", pa.string()),
+        pa.field("max_tokens", pa.int64()),
         pa.field("scheduled_s", pa.float64(), nullable=False),
         pa.field("sent_s", pa.float64(), nullable=False),
         pa.field("finished_s", pa.float64(), nullable=False),
@@ -56,26 +62,47 @@ SCHEMA = pa.schema(
         pa.field("error", pa.string()),
         pa.field("error_kind", pa.string()),
         pa.field("connect_s", pa.float64()),
+        pa.field("resent", pa.bool_(), nullable=False),
         pa.field("text_sha256", pa.string()),
         pa.field("text", pa.string()),
         pa.field("reasoning", pa.string()),
         pa.field("server", pa.string()),
-    ]
+    ],
+    metadata={"netgain.schema": str(VERSION)},
 )
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a measurement. `window`: which one of a saturation search, else 0. `counted`: False for warming up."""
+    """One request of a measurement. `window`: which one of a saturation search, else 0. `counted`: False for warming up.
+
+    `prompt_sha256`: of what it asked (Item.prompt_digest).
+    """
 
     window: int
     counted: bool
     record: ClientRecord
+    prompt_sha256: str | None = None
+    max_tokens: int | None = None
 
 
-def rows_of(window: int, began_s: float, warm_up: Sequence[ClientRecord], counted: Sequence[ClientRecord]) -> list[Row]:
-    """The records of one run, with times from `began_s` on."""
+def rows_of(
+    window: int,
+    began_s: float,
+    warm_up: Sequence[ClientRecord],
+    counted: Sequence[ClientRecord],
+    items: Sequence[Item] = (),
+) -> list[Row]:
+    """The records of one run, with times from `began_s` on. `items`: what was sent, where it is known."""
+    sent = {item.id: (item.prompt_digest, item.max_tokens) for item in items}
+    unknown = (None, None)
     return [
-        Row(window=window, counted=counts, record=_shifted(record, began_s))
+        Row(
+            window=window,
+            counted=counts,
+            record=_shifted(record, began_s),
+            prompt_sha256=sent.get(record.item_id, unknown)[0],
+            max_tokens=sent.get(record.item_id, unknown)[1],
+        )
         for counts, records in ((False, warm_up), (True, counted))
         for record in records
     ]
@@ -95,9 +122,13 @@ def write_records(rows: Sequence[Row], path: Path, with_text: bool = False) -> N
 
 
 def read_records(path: Path) -> tuple[Row, ...]:
-    """Read what write_records wrote. Raises UsageError when the file is none of it."""
+    """Read what write_records wrote. Raises UsageError when the file is none of it, or of another version."""
     try:
-        return tuple(_from_row(row) for row in pq.read_table(path).to_pylist())
+        table = pq.read_table(path)
+        version = (table.schema.metadata or {}).get(b"netgain.schema", b"1").decode()
+        if version != str(VERSION):
+            raise UsageError(f"{path} has schema {version}, but this netgain reads {VERSION}; measure again")
+        return tuple(_from_row(row) for row in table.to_pylist())
     except (OSError, pa.ArrowException, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise UsageError(f"{path} holds no records of netgain measure that can be read: {error}") from error
 
@@ -109,12 +140,12 @@ def _shifted(record: ClientRecord, began_s: float) -> ClientRecord:
 
 def _to_row(row: Row, with_text: bool) -> dict[str, Any]:
     record = row.record
-    said = record.text + record.reasoning
     found: dict[str, Any] = {"window": row.window, "counted": row.counted}
     found.update((name, getattr(record, name)) for name in (*_TIMES, *_PLAIN))
     found["chunk_times_s"] = list(record.chunk_times_s)
     found["chunk_tokens"] = list(record.chunk_tokens)
-    found["text_sha256"] = _digest(said) or record.text_sha256
+    found["text_sha256"] = _digest(record.text + record.reasoning) or record.text_sha256
+    found.update((name, getattr(row, name)) for name in _OF_ROW)
     found["text"] = record.text if with_text else None
     found["reasoning"] = record.reasoning if with_text else None
     found["server"] = None if record.server is None else msgspec.json.encode(record.server).decode()
@@ -131,4 +162,4 @@ def _from_row(row: dict[str, Any]) -> Row:
     fields["text_sha256"] = None if row["text"] or row["reasoning"] else row["text_sha256"]
     fields["server"] = None if row["server"] is None else msgspec.json.decode(row["server"], type=RequestRecord)
     record = msgspec.convert(fields, ClientRecord, strict=True)
-    return Row(window=row["window"], counted=row["counted"], record=record)
+    return Row(window=row["window"], counted=row["counted"], record=record, **{name: row[name] for name in _OF_ROW})

@@ -14,7 +14,7 @@ from netgain.measuring.client.summary import Summary
 from netgain.measuring.observe.scrape import Observed
 from netgain.measuring.workload.arrivals import Arrivals, Bursty, Closed, Constant, Poisson, Recorded, describe
 
-SCHEMA = 1
+SCHEMA = 2
 RESULT_FILE = "measurement.json"
 RECORDS_FILE = "records.parquet"
 
@@ -30,19 +30,37 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """`engine` and `version` as the server's own metrics and version endpoints tell; None: it does not say."""
+    """What was measured, as far as it says so itself; None: it does not say.
+
+    `source`: where its weights came from (path or id), `weights`: their digest. `max_model_len` (tokens of one request),
+    `max_running` (requests computed together) and `kv_tokens` (room of the KV cache) are what two servers must have alike to be
+    compared as equals. `started_unix_s`: when its process began. `said`: its settings under its own names, from the places that
+    netgain knows, as they were before the load.
+    """
 
     url: str | None
     model: str | None
     engine: str | None = None
     version: str | None = None
+    source: str | None = None
+    weights: str | None = None
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    device: str | None = None
+    max_model_len: int | None = None
+    max_running: int | None = None
+    kv_tokens: int | None = None
+    started_unix_s: float | None = None
+    said: dict[str, str | int | float | bool | None] = {}
 
 
 class Prompts(msgspec.Struct, frozen=True, kw_only=True):
-    """`digest`: SHA-256 of the items; results with the same digest sent the same prompts. `sent_each`: how often at most."""
+    """Two SHA-256 digests of the workload: `digest` of prompts, limits and sampling, `texts_digest` of the prompts alone. Results
+    with the same `digest` sent the same requests, as far as each got. `sent_each`: how often at most."""
 
     name: str | None
     digest: str | None = None
+    texts_digest: str | None = None
     items: int | None = None
     sent_each: int | None = None
     synthetic: bool = False
@@ -52,6 +70,7 @@ class Prompts(msgspec.Struct, frozen=True, kw_only=True):
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """How requests came. `warm_up`: sent before and not counted. `duration_s`: None where a number of requests was the limit.
 
+    `max_tokens` and `temperature`: what was put in place of the workload's own (None: nothing). `timeout_s`: of one request.
     `salted`: each turn of the prompts had a cache_salt of its own, so none found KV of an earlier turn.
     """
 
@@ -63,6 +82,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     warm_up: int = 0
     duration_s: float | None = None
+    requests: int | None = None
+    timeout_s: float | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
     salted: bool = False
 
 
@@ -107,7 +130,9 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """`began_unix_s`: when the first counted request was due. `caveats`: what must be known before a figure is used.
+    """`began_unix_s`: when the first counted request was due, `ended_unix_s`: when the last one had ended. `caveats`: what must
+    be known before a figure is used. `restarts`: how the server was seen to have begun again or to have become another one since
+    it was met; empty: it was seen not to have, None: it tells nothing by which one could know.
 
     `records`: name of the Parquet file beside this document with one row per request, None where there are none.
     `server_side.absent` says why there are no server metrics. With `saturation`, `summary` is of the last window at `low_per_s`.
@@ -117,7 +142,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     netgain: str
     source: Source
     began_unix_s: float | None
+    ended_unix_s: float | None = None
     server: Server
+    restarts: tuple[str, ...] | None = None
     prompts: Prompts
     load: Load
     summary: Summary
@@ -128,8 +155,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     records: str | None = None
 
 
-def load_of(arrivals: Arrivals, *, warm_up: int = 0, duration_s: float | None = None, salted: bool = False) -> Load:
-    """The arrivals in the words of a result."""
+def load_of(arrivals: Arrivals) -> Load:
+    """The arrivals in the words of a result, without what else a load has."""
     seed = arrivals.seed if isinstance(arrivals, Poisson | Bursty) else None
     rate = None if isinstance(arrivals, Closed) else arrivals.rate_per_s
     kinds: dict[type, Literal["poisson", "constant", "bursty", "recorded", "closed"]] = {
@@ -146,9 +173,6 @@ def load_of(arrivals: Arrivals, *, warm_up: int = 0, duration_s: float | None = 
         concurrency=arrivals.concurrency if isinstance(arrivals, Closed) else None,
         cv=arrivals.cv if isinstance(arrivals, Bursty) else None,
         seed=seed,
-        warm_up=warm_up,
-        duration_s=duration_s,
-        salted=salted,
     )
 
 
@@ -187,9 +211,10 @@ def read_measurement(path: Path) -> Measurement:
             raise UsageError(
                 f"{file} is no measurement of netgain; import other tools' results with netgain measure --import"
             )
-        if version.schema > SCHEMA:
+        if version.schema != SCHEMA:
             raise UsageError(
-                f"{file} has schema {version.schema}, but this netgain reads up to {SCHEMA}: use netgain {version.netgain}"
+                f"{file} has schema {version.schema}, but this netgain reads {SCHEMA}: use netgain {version.netgain}, which "
+                "wrote it, or measure again"
             )
         return msgspec.json.decode(data, type=Measurement)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -10,9 +10,9 @@ from netgain.errors import Unavailable
 from netgain.measuring.client.extent import Extent
 from netgain.measuring.client.summary import Summary, format_seconds
 from netgain.measuring.measurement.ask import Ask, Narrator
-from netgain.measuring.measurement.conduct import Conducted, conduct, growing, ramp
+from netgain.measuring.measurement.conduct import Conducted, conduct, growing, load_for, ramp
 from netgain.measuring.measurement.records import Row, rows_of
-from netgain.measuring.measurement.result import Measurement, Prompts, Saturation, Source, Window, load_of
+from netgain.measuring.measurement.result import Measurement, Prompts, Saturation, Source, Window
 from netgain.measuring.measurement.saturation import Rules, bracket, next_rate, windows_expected
 from netgain.measuring.measurement.server import Met, settle
 from netgain.measuring.workload.arrivals import OpenLoop, at_rate
@@ -54,7 +54,7 @@ async def saturate(
             break
         seed = ask.seed * 1000 + len(windows)
         done, window = await _window(ask, met, items, at_rate(shape, rate, seed), rate, seed, lasts_s)
-        rows += rows_of(len(windows), done.run.started_s, done.run.warm_up, done.run.records)
+        rows += rows_of(len(windows), done.run.started_s, done.run.warm_up, done.run.records, items)
         windows.append(window)
         kept[rate] = done
         narrator.step(_told(window))
@@ -78,9 +78,10 @@ async def saturate(
         netgain=importlib.metadata.version("netgain"),
         source=Source(tool="netgain", version=importlib.metadata.version("netgain")),
         began_unix_s=shown.began_unix_s,
+        ended_unix_s=shown.ended_unix_s,
         server=met.server,
         prompts=Prompts(name=None),
-        load=load_of(shown.run.arrivals, warm_up=len(shown.run.warm_up), salted=met.options.salt is not None),
+        load=load_for(ask, met, shown.run.arrivals, shown.extent),
         summary=shown.summary,
         client=shown.run.client,
         server_side=shown.server_side,

@@ -12,17 +12,13 @@ from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ClientRecord, ErrorKind
 from netgain.measuring.client.run import run
 from netgain.measuring.measurement.ask import Ask
+from netgain.measuring.measurement.identity import changes, identify
 from netgain.measuring.measurement.result import Server
-from netgain.measuring.observe.exposition import read_exposition
-from netgain.measuring.observe.names import Engine, engine_of
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item
 
 PROBES = 3
-_ASK_S = 5.0
-_VERSION_PATHS = ("/version", "/get_server_info", "/server_info", "/props")
-_VERSION_FIELDS = ("version", "build_info")
-_SALTED: tuple[Engine, ...] = ("netgain", "vllm", "sglang")  # those that know cache_salt
+_SALTED = ("netgain", "vllm", "sglang")  # those that know cache_salt
 
 
 class Met(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,12 +52,9 @@ async def meet(ask: Ask, items: Sequence[Item]) -> Met:
         if ask.model is not None and ask.model not in names:
             raise UsageError(f"{base} has no model {ask.model!r}; it offers {', '.join(names[:8])}")
         model = ask.model or names[0]
-        text = "" if metrics_url is None else await _text(session, metrics_url)
-        engine = engine_of(set(read_exposition(text, 0.0).families))
-        owner = next((card.owned_by for card in cards if card.id == model), None)
-        engine = engine or ("netgain" if owner == "netgain" else None)
-        version = await _version(session, base, text)
-    server = Server(url=base, model=model, engine=engine, version=version)
+        card = next(card for card in cards if card.id == model)
+        server = await identify(session, base, metrics_url, card, model)
+    engine = server.engine
     salt = f"netgain-{ask.seed}" if engine in _SALTED and not ask.reuse_prefixes else None
     options = Options(
         timeout_s=ask.timeout_s,
@@ -72,6 +65,20 @@ async def meet(ask: Ask, items: Sequence[Item]) -> Met:
         running_usage=True,
     )
     return await _probe(server, base, metrics_url, options, items)
+
+
+async def changed(met: Met) -> tuple[str, ...] | None:
+    """How the server is no longer the one that was met: see Measurement.restarts. Asked after the load."""
+    assert met.server.model is not None
+    async with aiohttp.ClientSession(headers=met.options.headers) as session:
+        try:
+            cards = await list_models(session, met.base)
+        except Unavailable as error:
+            return (f"it could not be asked after the load: {error}",)
+        card = next((card for card in cards if card.id == met.server.model), None)
+        if card is None:
+            return (f"it no longer offers {met.server.model}",)
+        return changes(met.server, await identify(session, met.base, met.metrics_url, card, met.server.model))
 
 
 async def _probe(server: Server, base: str, metrics_url: str | None, options: Options, items: Sequence[Item]) -> Met:
@@ -125,30 +132,3 @@ async def _one(base: str, model: str, item: Item, options: Options, salt: str) -
         options = msgspec.structs.replace(options, salt=f"{options.salt}-{salt}")
     done = await run(base, model, [item], Closed(1), options)
     return done.records[0]
-
-
-async def _text(session: aiohttp.ClientSession, url: str) -> str:
-    try:
-        async with asyncio.timeout(_ASK_S), session.get(url) as response:
-            return await response.text(errors="replace") if response.status == 200 else ""
-    except (aiohttp.ClientError, OSError, TimeoutError):
-        return ""
-
-
-async def _version(session: aiohttp.ClientSession, base: str, metrics: str) -> str | None:
-    """What the server says of its version, on the first of the known paths that has one, or in a `build_info` metric."""
-    for family in read_exposition(metrics, 0.0).families.values():
-        for sample in family.samples:
-            labels = dict(sample.labels)
-            if sample.name.endswith("build_info") and "version" in labels:
-                return labels["version"]
-    for path in _VERSION_PATHS:
-        try:
-            found = msgspec.json.decode(await _text(session, f"{base}{path}"))
-        except (msgspec.DecodeError, UnicodeError):
-            continue
-        if isinstance(found, dict):
-            for field in _VERSION_FIELDS:
-                if isinstance(found.get(field), str):
-                    return str(found[field])[:100]
-    return None

@@ -38,6 +38,12 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
 
+    @property
+    def prompt_digest(self) -> str:
+        """SHA-256 of what is asked: the messages or the prompt, without limits and sampling."""
+        asked = self.prompt if self.prompt is not None else self.messages
+        return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()
+
     def problem(self) -> str | None:
         """What makes this item impossible to send, or None."""
         checks = (
@@ -93,6 +99,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """SHA-256 of the items: two results with the same digest ran the same prompts."""
         return hashlib.sha256(msgspec.json.encode(self.items)).hexdigest()
+
+    @property
+    def texts_digest(self) -> str:
+        """SHA-256 of the prompts alone, in their order: the same whatever the limits and the sampling are."""
+        return hashlib.sha256("".join(item.prompt_digest for item in self.items).encode()).hexdigest()
 
     def subset(self, count: int) -> "Workload":
         """The quick form: the first `count` items when categories take turns, in the workload's order.

@@ -42,7 +42,9 @@ class Metrics:
         own = self.collector.counters()
         traces = {} if self.tracing is None else self.tracing.counters()
         faults = {name: own[name] for name in _LEDGER_FAULTS}
-        self.exporter.engine({**faults, **traces, "http_tasks": len(asyncio.all_tasks())}, replica="api")
+        restarts = sum(replica.restarts for replica in fleet.health().replicas)
+        mine = {"engine_restarts": restarts, "http_tasks": len(asyncio.all_tasks())}
+        self.exporter.engine({**faults, **traces, **mine}, replica="api")
         return self.exporter.render()
 
     def close(self) -> None:

@@ -74,6 +74,7 @@ class _Process:
         self._gone = asyncio.Event()
         self._stopping = False
         self._step_started_s: float | None = None
+        self._report = threading.Event()  # now, not only when the period is over
         self._channel: Channel[ToEngine] = Channel(ToEngine, self._received, self._closed)
         self._preparing = Preparing(self._say, self._wake.set)
 
@@ -139,6 +140,8 @@ class _Process:
                 idle_since_s = time.monotonic()
                 await _let_in()
             elif not self._inbox and not self._preparing.ready and not self._stopping:
+                if previous is not None:
+                    self._report.set()  # else the gauges of a busy moment stand until the next heartbeat
                 previous = None
                 self._wake.clear()
                 await self._rest(engine, time.monotonic() - idle_since_s)
@@ -188,7 +191,8 @@ class _Process:
                 in_step_s = None if started_s is None else time.monotonic() - started_s
                 counters = collector.counters() | engine.step_curve.gauges()
                 pulse.sendall(encode(Heartbeat(engine.stats(), counters, in_step_s)))
-                time.sleep(period_s)
+                self._report.wait(period_s)
+                self._report.clear()
 
     async def _first_message(self) -> Configure | None:
         """What to build; None when told to stop instead."""
