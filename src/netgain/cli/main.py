@@ -35,6 +35,10 @@ COMMANDS: Mapping[str, Command] = {
         "netgain.cli.measure:measure",
         "Put load on any OpenAI-compatible server; find the rate it sustains; read other tools' results.",
     ),
+    "quality": Command(
+        "netgain.cli.quality:quality",
+        "Measure what a server's answers are worth, and what a second one loses beside it.",
+    ),
     "serve": Command("netgain.cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
     "keys": Command("netgain.cli.keys:app", "Make, list or revoke API keys of a server."),
     "record": Command(

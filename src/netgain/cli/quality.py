@@ -1,0 +1,125 @@
+"""`netgain quality`: how well a running server predicts and answers, and what a second one beside it loses."""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from netgain.deciding.experiment.quality_gate import QualityGate, QualityLimits, judge_quality
+from netgain.deciding.report.progress import TerminalProgress
+from netgain.errors import UsageError
+from netgain.measuring.quality.measure import QualityAsk, measure_quality
+from netgain.measuring.quality.paired_scores import MARGIN
+from netgain.measuring.quality.result import Quality
+from netgain.measuring.quality.show import show
+from netgain.measuring.quality.texts import BUNDLED, PIECE_CHARACTERS
+
+_COLOURS = {"pass": "green", "fail": "red", "not enough": "yellow"}
+_LIMITS = QualityLimits()
+
+
+def quality(
+    url: Annotated[str, typer.Argument(help="The server, such as http://127.0.0.1:8000; with --against the baseline.")],
+    against: Annotated[str | None, typer.Option(help="URL of the candidate, to be held against the first.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model that the server offers; by default its first.")] = None,
+    against_model: Annotated[str | None, typer.Option(help="The same for the candidate.")] = None,
+    texts: Annotated[
+        str, typer.Option(help="Texts to score: bundled, none, or a file (plain text, or JSONL with a text per line).")
+    ] = BUNDLED,
+    tasks: Annotated[str | None, typer.Option(help="JSONL with prompts and expected answers.", metavar="FILE")] = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option(help="Shell command that reads an answer as JSON and prints a score from 0 to 1.", metavar="CMD"),
+    ] = None,
+    scorer_timeout: Annotated[float, typer.Option(help="Seconds that the scorer has for one answer.")] = 30.0,
+    margin: Annotated[
+        float, typer.Option(help="By how much the mean task score may fall: 0.01 is one percentage point.")
+    ] = MARGIN,
+    max_perplexity: Annotated[
+        float, typer.Option(help="Limit of the candidate's perplexity over the baseline's.")
+    ] = _LIMITS.perplexity_ratio,
+    max_kl: Annotated[
+        float, typer.Option(help="Limit of the mean KL divergence, nats per position.")
+    ] = _LIMITS.kl_mean,
+    max_kl_p99: Annotated[float, typer.Option(help="Limit of its p99.")] = _LIMITS.kl_p99,
+    min_same_first: Annotated[
+        float, typer.Option(help="Least share of positions with the same likeliest token.")
+    ] = _LIMITS.same_first,
+    require_tasks: Annotated[bool, typer.Option("--require-tasks", help="Without a task set nothing passes.")] = False,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Exit with 1 unless the candidate's quality is shown to hold.")
+    ] = False,
+    most_texts: Annotated[int | None, typer.Option(min=1, help="Score only so many pieces of text.")] = None,
+    piece: Annotated[int, typer.Option(help="Cut texts into pieces of at most so many characters.")] = PIECE_CHARACTERS,
+    answers: Annotated[int, typer.Option(min=0, help="Greedy answers compared between both servers.")] = 24,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 2,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")] = 120.0,
+    seed: Annotated[int, typer.Option(help="Seed of resampling and of requests.")] = 0,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Sent with every request, such as an API key. May be repeated."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> int:
+    """Perplexity, task scores, and beside a second server KL divergence, equal answers and what is lost."""
+    if gate and against is None:
+        raise UsageError("--gate judges a candidate beside the first server; name it with --against URL")
+    limits = QualityLimits(
+        perplexity_ratio=max_perplexity,
+        kl_mean=max_kl,
+        kl_p99=max_kl_p99,
+        same_first=min_same_first,
+        tasks=require_tasks,
+    )
+    ask = QualityAsk(
+        url=url,
+        against=against,
+        model=model,
+        against_model=against_model,
+        texts=texts,
+        most_texts=most_texts,
+        piece_characters=piece,
+        answers=answers,
+        tasks=tasks,
+        scorer=scorer,
+        scorer_timeout_s=scorer_timeout,
+        margin=margin,
+        concurrency=concurrency,
+        timeout_s=timeout,
+        seed=seed,
+        headers=dict(_header(text) for text in header or ()),
+    )
+    console = Console(stderr=json)
+    with TerminalProgress(console, stopped="nothing was kept") as progress:
+        found = asyncio.run(measure_quality(ask, progress))
+    judged = None if found.comparison is None else judge_quality(found.comparison, limits)
+    _print(found, judged, console, json)
+    nothing = found.baseline.perplexity is None and (found.baseline.tasks is None or found.baseline.tasks.mean is None)
+    return int(nothing or (gate and (judged is None or judged.state != "pass")))
+
+
+class _Document(msgspec.Struct, frozen=True):
+    quality: Quality
+    gate: QualityGate | None
+
+
+def _print(found: Quality, judged: QualityGate | None, console: Console, json: bool) -> None:
+    if json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(_Document(found, judged))).decode() + "\n")
+        return
+    show(found, console)
+    if judged is not None:
+        console.print(
+            f"\n[bold {_COLOURS[judged.state]}]{judged.state.upper()}[/] {escape(judged.says)}", soft_wrap=True
+        )
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name.strip():
+        raise UsageError(f"the header {text.partition('=')[0]!r} is not understood; write NAME=VALUE")
+    return name.strip(), value.strip()

@@ -1,0 +1,50 @@
+"""What measuring quality found: one server, or two beside each other; the document that `netgain quality --json` prints."""
+
+import msgspec
+
+from netgain.measuring.quality.answering import TaskScores
+from netgain.measuring.quality.divergence import Divergence
+from netgain.measuring.quality.near_ties import Sameness
+from netgain.measuring.quality.paired_scores import Paired
+from netgain.measuring.quality.perplexity import Perplexity
+from netgain.measuring.quality.teacher_forcing import Unscored
+
+FORMAT = 1
+
+
+class ServerQuality(msgspec.Struct, frozen=True, kw_only=True):
+    """One server. `perplexity` None: `perplexity_missing` says why. `unscored` texts are left out and named. `tasks` None: none
+    were given."""
+
+    url: str
+    model: str
+    perplexity: Perplexity | None
+    perplexity_missing: str | None
+    unscored: tuple[Unscored, ...]
+    tasks: TaskScores | None
+
+
+class QualityComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidate beside the baseline; what is None has its reason in the field of the same name with `_missing`."""
+
+    divergence: Divergence | None
+    divergence_missing: str | None
+    sameness: Sameness | None
+    sameness_missing: str | None
+    tasks: Paired | None
+    tasks_missing: str | None
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """`candidate` and `comparison` are None when a single server was asked."""
+
+    format: int = FORMAT
+    netgain: str
+    began_unix_s: float
+    seconds: float
+    texts: str
+    task_file: str | None
+    scorer: str | None
+    baseline: ServerQuality
+    candidate: ServerQuality | None = None
+    comparison: QualityComparison | None = None
