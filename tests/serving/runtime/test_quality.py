@@ -6,20 +6,31 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from netgain.errors import UsageError  # noqa: E402
+from netgain.serving.model.checkpoint import open_checkpoint  # noqa: E402
 from netgain.serving.model.kernels.select import load_kernels  # noqa: E402
-from netgain.serving.runtime.quality import bundled_text, measure_quality  # noqa: E402
+from netgain.serving.model.load import weight_source  # noqa: E402
+from netgain.serving.runtime.quality import Refused, bundled_text, firsts, forms, measure  # noqa: E402
 
 WORDS = 60  # of the text: enough to tell the types apart
+
+
+def measured_forms(path, wanted, kernels, text, tell=lambda what, share: None):
+    checkpoint = open_checkpoint(path)
+    first = firsts(weight_source(checkpoint), checkpoint.config, wanted)
+    return {(row.dtype, row.kv_dtype): row for row in measure(path, wanted, first, kernels, text, tell)}
 
 
 @pytest.fixture(scope="module")
 def measured(default_model_path):
     text = " ".join(bundled_text().split()[:WORDS])
-    told = []
+    shares = []
     kernels = load_kernels("auto", 2)
-    forms = [("fp32", "fp32"), ("int8", "bf16"), ("int4", "bf16"), ("int8", "int8")]
-    found = {form: measure_quality(default_model_path, form, kernels, text, told.append) for form in forms}
-    assert told[-1] == 1.0
+    wanted = [("int8", "bf16"), ("fp32", "fp32"), ("auto", "bf16"), ("int4", "bf16"), ("int8", "int8")]
+    found = measured_forms(default_model_path, wanted, kernels, text, lambda what, share: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert set(found) == set(wanted)
     return found
 
 
@@ -36,6 +47,27 @@ def test_a_file_of_four_bits_is_kept_under_int4_and_rounded_once_more_under_int8
     assert four.weight_bytes < eight.weight_bytes
     assert min(four.same_top, eight.same_top) > 0.8  # of 69 places
     assert eight.perplexity_fp32 == four.perplexity_fp32
+
+
+def test_dtypes_with_the_same_tensors_are_measured_once(measured):
+    kept, alias = measured["auto", "bf16"], measured["int4", "bf16"]
+    assert (kept.same_as, alias.same_as) == (None, "auto")
+    assert (kept.kl_mean, kept.kl_p99, kept.perplexity) == (alias.kl_mean, alias.kl_p99, alias.perplexity)
+
+
+def test_by_default_every_dtype_and_int8_kv_are_measured():
+    assert set(forms((), ())) == {
+        *((dtype, "bf16") for dtype in ("bf16", "fp16", "int8", "int4", "auto")),
+        ("auto", "int8"),
+    }
+    assert forms(["fp32", "int8", "fp32"], ()) == (("fp32", "fp32"), ("int8", "bf16"))
+    assert forms((), ["int8", "auto"]) == (("auto", "int8"), ("auto", "bf16"))
+
+
+@pytest.mark.parametrize(("dtypes", "kv_dtypes"), [(["int3"], ()), ((), ["q8"])])
+def test_an_unknown_dtype_is_refused_with_the_known_ones(dtypes, kv_dtypes):
+    with pytest.raises(UsageError, match=r"is not supported; supported: auto, .*int8"):
+        forms(dtypes, kv_dtypes)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +105,8 @@ def test_fewer_bits_lose_more_and_take_less(request, float_model, path):
     if path == "compiled":
         request.getfixturevalue("requires_compiler")
     kernels, text = load_kernels(path, 2), bundled_text()[:300]
-    forms = [("fp32", "fp32"), ("bf16", "bf16"), ("int8", "bf16"), ("int4", "bf16")]
-    exact, *found = (measure_quality(float_model, form, kernels, text, lambda done: None) for form in forms)
+    wanted = [("fp32", "fp32"), ("bf16", "bf16"), ("int8", "bf16"), ("int4", "bf16")]
+    exact, *found = measured_forms(float_model, wanted, kernels, text).values()
     losses = [one.kl_mean for one in (exact, *found)]
     assert losses[0] == 0.0
     assert losses == sorted(set(losses)), "each type loses more than the one with more bits"
@@ -86,3 +118,20 @@ def test_fewer_bits_lose_more_and_take_less(request, float_model, path):
 
 def test_rounded_kv_loses_more_than_bf16(measured):
     assert measured["int8", "bf16"].kl_mean < measured["int8", "int8"].kl_mean < 0.1
+
+
+def test_a_form_that_a_model_cannot_have_says_why_and_the_others_are_measured(float_model, tmp_path):
+    from shutil import copytree
+
+    from safetensors.torch import load_file, save_file
+
+    folder = copytree(float_model, tmp_path / "large")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.weight"][3, 40] = 70_000.0
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    kernels, text = load_kernels("torch"), bundled_text()[:80]
+    found = measured_forms(folder, [("fp16", "bf16"), ("bf16", "bf16")], kernels, text)
+    refused = found["fp16", "bf16"]
+    assert isinstance(refused, Refused)
+    assert "layers.0.mlp.up_proj.weight (F32) holds 70000" in refused.why
+    assert found["bf16", "bf16"].kl_mean >= 0.0

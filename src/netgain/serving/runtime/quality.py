@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -16,102 +15,217 @@ from torch import Tensor
 
 from netgain.cost import kept
 from netgain.errors import UsageError
-from netgain.serving.model.cache import PagedKV
+from netgain.serving.model.cache import PagedKV, block_bytes
+from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.kv import DTYPES as KV_DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
+from netgain.serving.model.quantise import VERSION as QUANTISER
+from netgain.serving.model.weights import DTYPES, WeightSource, computed_types
 
 BLOCK_TOKENS = 16
-CHUNK = 128  # places computed together: few enough that the logits of a large vocabulary fit
+CHUNK = 128  # places computed together: few enough that what is worked out of their logits stays small
+MOST_TOKENS = 1024  # of the text; the figures of more differ by less than between texts, and take longer
+MOST_LOGITS = 1 << 27  # of the reference, 512 MiB: a larger vocabulary reads less of the text
 REFERENCE = ("fp32", "fp32")
 Form = tuple[str, str]
 """(dtype of the weights, dtype of KV)"""
 
-FORMS: tuple[Form, ...] = (("bf16", "bf16"), ("int8", "bf16"), ("int4", "bf16"), ("auto", "bf16"), ("auto", "int8"))
 
+class Quality(msgspec.Struct, frozen=True, kw_only=True, tag="measured", tag_field="outcome"):
+    """Of one form, over `tokens` places of the text. `kl_mean` and `kl_p99` are nats of KL(float32 || this form) per place;
+    `same_top` is the share of places whose likeliest token is float32's. `same_as` is the dtype under which the tensors
+    come out the same, so that nothing was measured anew."""
 
-class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one form, over the places of the text. `kl_mean` and `kl_p99` are nats of KL(float32 || this form) per place;
-    `same_top` is the share of places whose likeliest token is float32's."""
-
-    format: Literal[1] = 1
     dtype: str
     kv_dtype: str
+    same_as: str | None = None
     computed: tuple[str, ...]
     weight_bytes: int
+    kv_bytes_per_token: int
     perplexity: float
     perplexity_fp32: float
     kl_mean: float
     kl_p99: float
     same_top: float
     tokens: int
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", tag_field="outcome"):
+    """A form that this model cannot have."""
+
+    dtype: str
+    kv_dtype: str
+    why: str
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was measured of one model in one way; `text` is its SHA-256, `quantiser` the version of quantise.py."""
+
+    format: Literal[1] = 1
+    text: str
     kernels: str
+    quantiser: int
     taken: str
+    rows: tuple[Quality | Refused, ...]
+
+    def row(self, form: Form) -> Quality | Refused | None:
+        return next((row for row in self.rows if (row.dtype, row.kv_dtype) == form), None)
 
 
 def bundled_text() -> str:
     return files("netgain.serving.runtime").joinpath("quality_text.txt").read_text(encoding="utf-8")
 
 
-def measure_quality(
-    source: str | Path, form: Form, kernels: Kernels, text: str, tell: Callable[[float], None]
-) -> Quality:
-    """Both models read `text` once; `tell` hears the share done. Raises UsageError for a text of fewer than two tokens."""
-    reference = load_model(source, REFERENCE[0], kernels)
-    candidate = load_model(source, form[0], kernels)
-    tokens = reference.tokenizer.encode(text, start=True)[: reference.config.context]
+def forms(dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> tuple[Form, ...]:
+    """Every dtype with every KV dtype. Without either: each dtype but float32 with the KV it is served with, and `auto` with
+    int8 KV; without one: `auto`, which for KV is bf16, or fp32 beside fp32. Raises UsageError for an unknown one."""
+    for what, given, known in (("dtype", dtypes, DTYPES), ("KV dtype", kv_dtypes, ("auto", *KV_DTYPES))):
+        for name in given:
+            if name not in known:
+                raise UsageError(f"{what} {name!r} is not supported; supported: {', '.join(known)}")
+    if dtypes or kv_dtypes:
+        pairs = [(dtype, kv) for dtype in dtypes or ["auto"] for kv in kv_dtypes or ["auto"]]
+    else:
+        pairs = [*((dtype, "auto") for dtype in ("bf16", "fp16", "int8", "auto", "int4")), ("auto", "int8")]
+    return tuple(dict.fromkeys((d, ("fp32" if d == "fp32" else "bf16") if kv == "auto" else kv) for d, kv in pairs))
+
+
+def firsts(weights: WeightSource, config: ModelConfig, wanted: Sequence[Form]) -> dict[str, str]:
+    """By dtype the first of the wanted ones, float32 before all, under which every tensor comes out the same: a tensor is
+    what it is stored as and what it is kept as."""
+    seen: dict[tuple[str, ...], str] = {}
+    return {
+        dtype: seen.setdefault(tuple(computed_types(weights, config, dtype).values()), dtype)
+        for dtype in dict.fromkeys([REFERENCE[0], *(form[0] for form in wanted)])
+    }
+
+
+def measure(
+    source: str | Path,
+    wanted: Sequence[Form],
+    first: Mapping[str, str],
+    kernels: Kernels,
+    text: str,
+    tell: Callable[[str, float], None],
+) -> Iterator[Quality | Refused]:
+    """The wanted forms, those of one dtype together: the reference reads `text` once, each set of weights is loaded once,
+    and of dtypes that are the same by `first` (see `firsts`) one is measured.
+
+    `tell` hears what is being read and the share of all that is done. Holds one model and the reference's logits at a
+    time. Raises UsageError for a text of fewer than two tokens, and for a model whose predictions are no numbers.
+    """
+    loaded: LoadedModel | None = load_model(source, REFERENCE[0], kernels)
+    assert loaded is not None
+    most = min(MOST_TOKENS, loaded.config.context, MOST_LOGITS // loaded.config.vocab)
+    tokens = loaded.tokenizer.encode(text, start=True)[:most]
     if len(tokens) < 2:
         raise UsageError(f"a text of {len(tokens)} tokens has nothing to predict")
-    divergences, agreements, losses = [], [], ([], [])
-    done = 0
-    for expected, found in zip(
-        _chunks(reference, tokens, REFERENCE[1]), _chunks(candidate, tokens, form[1]), strict=True
-    ):
-        targets = torch.tensor(tokens[done + 1 : done + 1 + len(expected)])
-        for losses_of, logs in zip(losses, (expected, found), strict=True):
-            losses_of.append(-logs.gather(1, targets[:, None]).squeeze(1))
-        divergences.append((expected.exp() * (expected - found)).sum(1))
-        agreements.append(expected.argmax(1) == found.argmax(1))
-        done += len(expected)
-        tell(done / (len(tokens) - 1))
-    divergence = torch.cat(divergences).clamp_min(0.0)
-    ours, theirs = (math.exp(float(torch.cat(of).mean())) for of in losses)
-    return Quality(
-        dtype=form[0],
-        kv_dtype=form[1],
-        computed=candidate.computed,
-        weight_bytes=candidate.model.weight_bytes,
-        perplexity=theirs,
-        perplexity_fp32=ours,
-        kl_mean=float(divergence.mean()),
-        kl_p99=float(divergence.quantile(0.99)),
-        same_top=float(torch.cat(agreements).double().mean()),
-        tokens=done,
-        kernels=kernels.name,
-        taken=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    distinct = list(dict.fromkeys((first[dtype], kv) for dtype, kv in wanted))
+
+    def read(model: LoadedModel, form: Form, number: int) -> Iterator[Tensor]:
+        for share, logits in _chunks(model, tokens, form[1]):
+            yield logits
+            tell(f"{form[0]} weights, {form[1]} KV", (number + share) / (1 + len(distinct)))
+
+    reference = _Reference(list(read(loaded, REFERENCE, 0)), torch.tensor(tokens[1:]))
+    held = REFERENCE[0]
+    for number, form in enumerate(sorted(distinct, key=lambda form: form[0] != held), start=1):
+        try:
+            if loaded is None or form[0] != held:
+                loaded = None  # before the next one takes its memory
+                loaded, held = load_model(source, form[0], kernels), form[0]
+            found: Quality | str = reference.compare(loaded, form, read(loaded, form, number))
+        except UsageError as error:
+            found = str(error)
+        for name, kv in wanted:
+            if (first[name], kv) != form:
+                continue
+            if isinstance(found, str):
+                yield Refused(dtype=name, kv_dtype=kv, why=found)
+            else:
+                yield msgspec.structs.replace(found, dtype=name, same_as=form[0] if name != form[0] else None)
 
 
-def kept_file(cache: Path, weights_digest: str, form: Form, kernels: str, text: str) -> Path:
-    """Where the measurement of a form is kept (see cost.kept)."""
-    subject = {
-        "weights": weights_digest,
-        "dtype": form[0],
-        "kv_dtype": form[1],
-        "kernels": kernels,
-        "text": sha256(text.encode()).hexdigest(),
-    }
-    return kept.file_of(cache / "quality", subject)
+class _Reference:
+    """What float32 predicts at each place of the text: logits in pieces float32 [places, vocabulary], and what follows."""
+
+    def __init__(self, logits: list[Tensor], targets: Tensor) -> None:
+        self._logits, self._targets = logits, targets.split([len(piece) for piece in logits])
+        self._normalisers = [_normaliser(piece) for piece in logits]
+        if not all(bool(piece.isfinite().all()) for piece in self._normalisers):
+            raise UsageError("the model's predictions in float32 are no numbers: its files are damaged")
+        losses = map(_losses, logits, self._normalisers, self._targets)
+        self._perplexity = math.exp(float(torch.cat(list(losses)).mean()))
+
+    def compare(self, loaded: LoadedModel, form: Form, pieces: Iterator[Tensor]) -> Quality:
+        """What `pieces`, the logits of another form, lose. Raises UsageError if they are no numbers."""
+        divergences, agreements, losses = [], [], []
+        for expected, norm, targets, found in zip(self._logits, self._normalisers, self._targets, pieces, strict=True):
+            other = _normaliser(found)
+            share = (expected - norm.float()[:, None]).exp_()
+            divergences.append((share * (expected - found)).sum(1, dtype=torch.float64) + (other - norm))
+            agreements.append(expected.argmax(1) == found.argmax(1))
+            losses.append(_losses(found, other, targets))
+        divergence, loss = torch.cat(divergences).clamp_min(0.0), float(torch.cat(losses).mean())
+        if not math.isfinite(loss):
+            raise UsageError("its predictions are no numbers")
+        return Quality(
+            dtype=form[0],
+            kv_dtype=form[1],
+            computed=loaded.computed,
+            weight_bytes=loaded.model.weight_bytes,
+            kv_bytes_per_token=kv_bytes_per_token(loaded.config, form[1]),
+            perplexity=math.exp(loss),
+            perplexity_fp32=self._perplexity,
+            kl_mean=float(divergence.mean()),
+            kl_p99=float(divergence.quantile(0.99)),
+            same_top=float(torch.cat(agreements).double().mean()),
+            tokens=len(divergence),
+        )
 
 
-def _chunks(loaded: LoadedModel, tokens: list[int], kv_dtype: str) -> Iterator[Tensor]:
-    """Log-probabilities float64 [places, vocabulary] of the token after each place but the last."""
+def _normaliser(logits: Tensor) -> Tensor:
+    """log(sum(exp(logits))), float64 [places]."""
+    most = logits.amax(1, keepdim=True)
+    return (logits - most).exp_().sum(1, dtype=torch.float64).log_() + most[:, 0]
+
+
+def _losses(logits: Tensor, normaliser: Tensor, targets: Tensor) -> Tensor:
+    return normaliser - logits.gather(1, targets[:, None])[:, 0]
+
+
+def _chunks(loaded: LoadedModel, tokens: list[int], kv_dtype: str) -> Iterator[tuple[float, Tensor]]:
+    """The share read, and logits float32 [places, vocabulary] of the token after each place but the last."""
     blocks = -(-len(tokens) // BLOCK_TOKENS)
     kv = PagedKV(loaded.config, blocks, BLOCK_TOKENS, KV_DTYPES[kv_dtype])
     table = torch.arange(blocks, dtype=torch.int32)[None]
-    for start in range(0, len(tokens) - 1, CHUNK):
-        part = torch.tensor(tokens[start : min(start + CHUNK, len(tokens) - 1)])
+    last = len(tokens) - 1
+    for start in range(0, last, CHUNK):
+        part = torch.tensor(tokens[start : min(start + CHUNK, last)])
         positions = torch.arange(start, start + len(part))
         plan = loaded.model.kernels.plan(positions, torch.zeros(len(part), dtype=torch.int64), table, BLOCK_TOKENS)
-        logits = loaded.model.forward(part, positions, plan, kv, torch.arange(len(part)))
-        yield torch.log_softmax(logits.double(), dim=1)
+        yield (
+            (start + len(part)) / last,
+            loaded.model.forward(part, positions, plan, kv, torch.arange(len(part))),
+        )
+
+
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
+    """Of one of the KV dtypes, in all layers."""
+    return block_bytes(config, BLOCK_TOKENS, KV_DTYPES[kv_dtype]) // BLOCK_TOKENS
+
+
+def kept_file(cache: Path, weights_digest: str) -> Path:
+    """Where the measurement of a model is kept (see cost.kept)."""
+    return kept.file_of(cache / "quality", {"weights": weights_digest})
+
+
+def nothing_measured(kernels: Kernels, text: str, taken: str) -> Measured:
+    """To which rows are added. What was measured otherwise (see same_way) has no place in it."""
+    digest = sha256(text.encode()).hexdigest()
+    return Measured(text=digest, kernels=kernels.name, quantiser=QUANTISER, taken=taken, rows=())
+
+
+def same_way(one: Measured, other: Measured) -> bool:
+    return (one.text, one.kernels, one.quantiser) == (other.text, other.kernels, other.quantiser)
