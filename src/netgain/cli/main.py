@@ -39,6 +39,10 @@ COMMANDS: Mapping[str, Command] = {
         "netgain.cli.quality:quality",
         "Measure what a server's answers are worth, and what a second one loses beside it.",
     ),
+    "compare": Command(
+        "netgain.cli.compare:compare",
+        "Compare two running servers, or two results, under the rule of equal resources.",
+    ),
     "serve": Command("netgain.cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
     "keys": Command("netgain.cli.keys:app", "Make, list or revoke API keys of a server."),
     "record": Command(

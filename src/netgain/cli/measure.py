@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from netgain.cli.headers import header as parse_header
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
 from netgain.measuring.measurement.ask import Ask
@@ -132,7 +133,7 @@ def measure(
             seed=seed,
             reuse_prefixes=reuse_prefixes,
             metrics=metrics,
-            headers=dict(_header(text) for text in header or ()),
+            headers=dict(parse_header(text) for text in header or ()),
             with_text=with_text,
         )
         folder = output or _fresh(str(urlsplit(url).hostname or "server"))
@@ -161,13 +162,6 @@ def _tool(name: str | None) -> Tool | None:
     if name is not None and name not in TOOLS:
         raise UsageError(f"results of {name!r} cannot be read; known tools: {', '.join(TOOLS)}")
     return None if name is None else TOOLS[name]
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found or not name.strip():
-        raise UsageError(f"the header {text.partition('=')[0]!r} is not understood; write NAME=VALUE")
-    return name.strip(), value.strip()
 
 
 def _fresh(name: str) -> Path:

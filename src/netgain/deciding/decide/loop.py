@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,9 +27,10 @@ from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.launched import LaunchedServer
 from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.deciding.experiment.block import Block
-from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped, warm_up, with_salt
+from netgain.deciding.experiment.conduct import Asking, Design, conduct, grouped, warm_up, with_salt
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.sweeping import sweep_design
+from netgain.deciding.experiment.trial_file import write_records
 from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.facts import Facts
@@ -305,15 +305,6 @@ async def _record_baseline(
         first = next((record.error for record in recorded.records), "no request ended in time")
         raise Unavailable(f"the baseline answered none of {count(len(items), 'request')}; the first: {first}")
     return recorded
-
-
-def write_records(path: Path, trial: Trial) -> None:
-    """Every measured request as one JSON line, so that the verdict can be computed again."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    encoder = msgspec.json.Encoder()
-    with path.open("wb") as file:
-        for seen in trial.observations:
-            file.write(encoder.encode(seen) + b"\n")
 
 
 def _asked(settings: Settings, workload: Workload, prompts: int) -> Asked:

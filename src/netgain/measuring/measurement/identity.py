@@ -10,13 +10,19 @@ import msgspec
 from netgain.measuring.client.endpoint import ModelCard
 from netgain.measuring.measurement.result import Server
 from netgain.measuring.observe.exposition import Snapshot, read_exposition, start_time_s
-from netgain.measuring.observe.names import engine_of
+from netgain.measuring.observe.names import Engine, engine_of
 
 _ASK_S = 5.0
 _SAME_START_S = 1.5  # clocks that are set while a server runs move its start by less
 _LONGEST = 500  # characters of one setting that are kept
 # where engines other than netgain tell their settings: SGLang (two names), llama.cpp; vLLM has them in its metrics
 _PATHS = ("/version", "/get_server_info", "/server_info", "/props")
+_OWNERS: Mapping[str, Engine] = {  # what servers write as the owner of their models
+    "netgain": "netgain",
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llamacpp": "llama.cpp",
+}
 _INFO_METRICS = ("vllm:cache_config_info",)
 # what engines call the same thing, most certain first; vLLM and SGLang do not tell all of it
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -40,7 +46,7 @@ async def identify(
 ) -> Server:
     """Never raises for what the server does: what it does not say is None."""
     metrics = read_exposition("" if metrics_url is None else await _text(session, metrics_url), 0.0)
-    engine = engine_of(set(metrics.families)) or ("netgain" if card.owned_by == "netgain" else None)
+    engine = engine_of(set(metrics.families)) or _OWNERS.get(card.owned_by or "")
     said = _of_card(card) | _of_metrics(metrics)
     if engine != "netgain":
         for path in _PATHS:

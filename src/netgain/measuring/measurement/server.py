@@ -40,8 +40,16 @@ class Met(msgspec.Struct, frozen=True, kw_only=True):
         return min(record.finished_s - record.sent_s for record in self.probes)
 
 
-async def meet(ask: Ask, items: Sequence[Item]) -> Met:
-    """Raises Unavailable when the server does not answer, and UsageError when it refuses what is asked."""
+class Greeted(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that said what it serves, before any prompt was sent."""
+
+    server: Server
+    base: str
+    metrics_url: str | None
+
+
+async def greet(ask: Ask) -> Greeted:
+    """Raises Unavailable when the server does not answer, and UsageError when it has no such model."""
     base = base_url(ask.url)
     metrics_url = None if ask.metrics == "none" else ask.metrics or f"{base}/metrics"
     async with aiohttp.ClientSession(headers=ask.headers) as session:
@@ -54,7 +62,14 @@ async def meet(ask: Ask, items: Sequence[Item]) -> Met:
         model = ask.model or names[0]
         card = next(card for card in cards if card.id == model)
         server = await identify(session, base, metrics_url, card, model)
-    engine = server.engine
+    return Greeted(server=server, base=base, metrics_url=metrics_url)
+
+
+async def meet(ask: Ask, items: Sequence[Item], greeted: Greeted | None = None) -> Met:
+    """Send a few single requests. Raises Unavailable when the server does not answer, and UsageError when it refuses what is
+    asked."""
+    greeted = greeted or await greet(ask)
+    engine = greeted.server.engine
     salt = f"netgain-{ask.seed}" if engine in _SALTED and not ask.reuse_prefixes else None
     options = Options(
         timeout_s=ask.timeout_s,
@@ -64,7 +79,7 @@ async def meet(ask: Ask, items: Sequence[Item]) -> Met:
         salt=salt,
         running_usage=True,
     )
-    return await _probe(server, base, metrics_url, options, items)
+    return await _probe(greeted.server, greeted.base, greeted.metrics_url, options, items)
 
 
 async def changed(met: Met) -> tuple[str, ...] | None:

@@ -206,6 +206,11 @@ def engine_of(names: set[str]) -> Engine | None:
     return found.pop() if len(found) == 1 else None
 
 
+def known_engine(name: str | None) -> Engine | None:
+    """The engine of that name; None for one that is not known."""
+    return next((engine for engine in PREFIXES.values() if engine == name), None)
+
+
 def figures(window: ServerWindow, engine: Engine) -> dict[str, Figure]:
     """The meanings that `engine` has a name for, in the order of MEANINGS."""
     return {

@@ -4,6 +4,7 @@ Texts are kept as they came and read after the window, so that reading them does
 """
 
 import asyncio
+import math
 import time
 import zlib
 
@@ -36,7 +37,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch:
-    """Scrapes `url` from `begin` to `end`. `headers`: sent with each scrape. Never raises for what the server does."""
+    """Scrapes `url` from `begin` to `end`. `headers`: sent with each scrape. `expected_s`: how long that will take; infinite
+    for only the two ends and each `look`. Never raises for what the server does."""
 
     def __init__(self, url: str, headers: dict[str, str] | None = None, expected_s: float = 60.0) -> None:
         self.url = url
@@ -54,8 +56,12 @@ class Watch:
         connector = aiohttp.TCPConnector(force_close=True)
         self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=_PATIENCE_S))
         await self._scrape()
-        if self._texts:
+        if self._texts and math.isfinite(self._interval_s):
             self._task = asyncio.create_task(self._repeat(), name="metrics scraper")
+
+    async def look(self) -> None:
+        """One scrape more, now; after `begin`."""
+        await self._scrape()
 
     async def end(self) -> Observed:
         """The window ends: one last scrape, and what all of them say. Call it once, after `begin`."""

@@ -39,11 +39,11 @@ MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What this engine really is, for logs, /v1/models, records and reports. `dtype` names the types that matrices are kept
-    in; `model_note` says what a user should know about how the model's files were read, `settings_note` where less is used
-    than a setting asks for. `max_length` is what one request may have, prompt and answer together. `step_weight_bytes`,
-    `layer_ops`, `head_ops` and `windowed` say what a step has to do (see roofline.StepWork), `step_cost` whether a
-    step-cost curve was kept from before, and of when. Of `kv_token_bytes` the `draft` model takes
-    `draft_kv_token_bytes`, and its weights come on top of the model's."""
+    in, `memory_bytes` what all weights and the KV cache take together; `model_note` says what a user should know about how the
+    model's files were read, `settings_note` where less is used than a setting asks for. `max_length` is what one request
+    may have, prompt and answer together. `step_weight_bytes`, `layer_ops`, `head_ops` and `windowed` say what a step has to
+    do (see roofline.StepWork), `step_cost` whether a step-cost curve was kept from before, and of when. Of
+    `kv_token_bytes` the `draft` model takes `draft_kv_token_bytes`, and its weights come on top of the model's."""
 
     model: str
     source: str
@@ -55,7 +55,13 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     kernels: str
     kernels_note: str | None
     device: str
+    devices: int
     threads: int
+    memory_bytes: int
+    max_running: int
+    max_batch_tokens: int
+    speculation: str
+    prefix_caching: bool
     vocab_size: int
     max_length: int
     max_running: int
@@ -180,6 +186,7 @@ def build_engine(
         grammars=Grammars(loaded.tokenizer.token_bytes, model.vocab),
         step_curve=step_curve,
     )
+    draft_weight_bytes = draft.loaded.model.weight_bytes if draft else 0
     info = EngineInfo(
         model=config.model.name or loaded.name,
         source=config.model.source,
@@ -191,7 +198,13 @@ def build_engine(
         kernels=kernels.name,
         kernels_note=kernels.note,
         device=str(device),
+        devices=1,
         threads=threads,
+        memory_bytes=loaded.model.weight_bytes + draft_weight_bytes + kv_tokens * token_bytes,
+        max_running=config.scheduler.max_running,
+        max_batch_tokens=config.scheduler.max_batch_tokens,
+        speculation=speculation.method,
+        prefix_caching=config.cache.prefix_caching,
         vocab_size=model.vocab,
         max_length=min(max_length, kv_tokens),
         max_running=config.scheduler.max_running,
@@ -204,7 +217,7 @@ def build_engine(
         windowed=any(window is not None and window < max_length for window in model.windows),
         step_cost=_described(step_curve),
         draft=draft.loaded.name if draft else None,
-        draft_weight_bytes=draft.loaded.model.weight_bytes if draft else 0,
+        draft_weight_bytes=draft_weight_bytes,
         draft_kv_token_bytes=draft.layout.token_bytes if draft else 0,
     )
     return BuiltEngine(engine, loaded, msgspec.structs.asdict(info))

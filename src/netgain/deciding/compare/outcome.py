@@ -1,0 +1,78 @@
+"""Everything that one comparison produced, as one JSON document; terminal and HTML show only what is in it."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from netgain.deciding.compare.outputs import Lengths
+from netgain.deciding.compare.rule import Kind, Row
+from netgain.deciding.compare.scaling import Scaling
+from netgain.deciding.experiment.analyse import Analysis
+from netgain.deciding.experiment.block import Block
+from netgain.deciding.report.outcome import ArmReport
+from netgain.measuring.observe.names import Figure
+
+FORMAT = 1
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked, after defaults. Of results: as far as they tell."""
+
+    workload: str | None
+    workload_digest: str | None
+    prompts: int
+    load: str
+    concurrency: int | None
+    output_tokens_at_most: int | None
+    ignore_eos: bool
+    temperature: float | None
+    seed: int
+    slo: str | None
+    minimum_effect: float
+    promises_identity: bool
+    form: Literal["quick", "full", "results"]
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One side: where it is, what serves there, and everything short that it says of itself. `figures`: what the server's own
+    counters did over the run (absent: they could not be read, or it is a result)."""
+
+    where: tuple[str, ...]
+    model: str | None
+    engine: str | None
+    version: str | None
+    told: dict[str, str]
+    figures: dict[str, Figure] = {}
+    notes: tuple[str, ...] = ()
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`same_server`: an A/A run. `analysis.verdict` of a scaling comparison adopts and rejects nothing: `scaling` is its result.
+    `overrides`: fields that were allowed to differ, with the reasons given."""
+
+    format: int = FORMAT
+    created: str
+    seconds: float
+    kind: Kind
+    same_server: bool
+    paired: bool
+    asked: Asked
+    sides: Mapping[str, Side]
+    fields: tuple[Row, ...]
+    overrides: Mapping[str, str]
+    analysis: Analysis
+    scaling: Scaling | None
+    lengths: Lengths | None
+    arms: tuple[ArmReport, ...]
+    blocks: tuple[Block, ...]
+    cache_state: str | None
+    caveats: tuple[str, ...]
+    cannot_show: tuple[str, ...]
+    context: dict[str, str | int | float | None]
+
+    @property
+    def title(self) -> str:
+        """What is compared, in a line."""
+        before, after = (", ".join(side.where) for side in self.sides.values())
+        return f"{after} against {before}"
