@@ -94,7 +94,9 @@ def local_processes(url: str) -> tuple[psutil.Process, ...]:
         listening = {
             connection.pid
             for connection in psutil.net_connections(kind="tcp")
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == parts.port and connection.pid
+            if connection.status == psutil.CONN_LISTEN
+            and connection.pid
+            and tuple(connection.laddr)[1:] == (parts.port,)
         }
         family = {psutil.Process(pid) for pid in listening}
         family |= {child for process in family for child in process.children(recursive=True)}

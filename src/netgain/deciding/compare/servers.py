@@ -150,7 +150,9 @@ def _arms(ready: Prepared, design: Design) -> dict[str, RunningServer]:
 
 def _attached(ready: Prepared, side: str, name: str) -> AttachedServer:
     met = ready.met[side]
-    return AttachedServer(name, met.base, met.server.engine, ready.may_reset, dict(met.options.headers))
+    return AttachedServer(
+        name, met.base, ready.known[side].identified.engine, ready.may_reset, dict(met.options.headers)
+    )
 
 
 def _asking(ready: Prepared, arms: Iterable[str]) -> dict[str, Asking]:
@@ -263,8 +265,8 @@ def _caveats(ready: Prepared, design: Design) -> tuple[str, ...]:
     said += [f"{name}: {cold.caveat}" for name, cold in ready.cold.items() if cold.caveat is not None]
     if not design.mirrored:
         said.append(
-            "At least one server knows no cache salts and was not reset, so nothing sets what the prefix caches hold: each prompt "
-            "was sent to each server once, and what an earlier run left there may be found by either."
+            "At least one server knows no cache salts and was not reset, so nothing sets what the prefix caches hold: each "
+            "prompt was sent to each server once, and what an earlier run left there may be found by either."
         )
         if len(design.items) > len({item.id for item in design.items}):
             said.append(

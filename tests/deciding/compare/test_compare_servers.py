@@ -1,0 +1,236 @@
+"""Comparisons of two servers that run: planted differences, the rule of equal resources, and everything that can be wrong."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from netgain.cli.main import run
+from netgain.deciding.compare.run import compare
+from netgain.deciding.compare.settings import Settings, SideAsked
+from netgain.deciding.decide.narrate import Silence
+from netgain.errors import Unavailable, UsageError
+from tests.deciding.compare.paced_server import paced_server
+
+NETGAIN = {
+    "weights": "ab" * 32,
+    "dtype": "bf16",
+    "kv_dtype": "bfloat16",
+    "device": "cpu",
+    "devices": 1,
+    "threads": 2,
+    "memory_bytes": 2**30,
+    "max_running": 32,
+    "max_batch_tokens": 512,
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path):
+    """Settings of a short comparison of two URLs."""
+    lines = [{"id": f"p{n}", "category": "c", "max_tokens": 8, "prompt": f"{'word ' * (n % 7)}{n}"} for n in range(24)]
+    workload = tmp_path / "prompts.jsonl"
+    workload.write_text("\n".join(json.dumps(line) for line in lines))
+
+    def settings(baseline: str | SideAsked, candidate: str | SideAsked, **fields: object) -> Settings:
+        sides = [SideAsked(sources=(side,)) if isinstance(side, str) else side for side in (baseline, candidate)]
+        fields = {"output": tmp_path / "out", "workload": str(workload), "quick": True, **fields}
+        return Settings(baseline=sides[0], candidate=sides[1], **fields)
+
+    return settings
+
+
+def declaring(url: str, *declared: str) -> SideAsked:
+    return SideAsked(sources=(url,), declared=declared)
+
+
+def test_five_percent_longer_tokens_are_found(settings):
+    with paced_server(token_s=0.012) as baseline, paced_server(token_s=0.0126, first_s=0.0042) as candidate:
+        outcome = compare(settings(baseline, candidate), Silence())
+    verdict = outcome.analysis.verdict
+    assert (verdict.decision, verdict.finding) == ("reject", "slower")
+    assert verdict.primary.ratio == pytest.approx(1 / 1.05, abs=0.015)
+    assert "within these starts" in verdict.scope
+    checks = {check.name: check for check in verdict.checks}
+    assert checks["restarts"].ok
+    assert checks["other users of the servers"].ok
+    assert checks["idle arm"].ok is not None
+    assert verdict.identity.compared == 24
+    assert verdict.identity.holds
+    assert outcome.sides["baseline"].engine == "vllm"
+    assert outcome.sides["baseline"].figures["output_tokens"].gained > 0
+    assert any("not known to be equal" in caveat and "dtype" in caveat for caveat in outcome.caveats)
+
+
+def test_two_equal_servers_are_not_told_apart(settings):
+    with paced_server(token_s=0.01) as baseline, paced_server(token_s=0.01) as candidate:
+        asked = settings(baseline, candidate, control=True, minimum_effect=0.03)
+        outcome = compare(asked, Silence())
+    verdict = outcome.analysis.verdict
+    assert verdict.decision == "inconclusive"
+    assert verdict.finding in ("same", "unclear")
+    assert not verdict.void
+    assert outcome.analysis.control is not None
+    assert {arm.name for arm in outcome.arms} == {"baseline", "candidate", "control"}
+
+
+def test_one_server_against_itself_adopts_nothing(settings):
+    with paced_server() as url:
+        with pytest.raises(UsageError, match="same server"):
+            settings(url, url.replace("127.0.0.1", "localhost"))
+        outcome = compare(settings(url, url + "/v1", control=True), Silence())
+    assert outcome.same_server
+    assert outcome.analysis.verdict.decision != "adopt"
+
+
+def test_another_number_type_is_refused_and_an_override_is_kept(settings):
+    four_bit = json.dumps({**NETGAIN, "dtype": "q4_1", "memory_bytes": 2**29})
+    with (
+        paced_server(owner="netgain", card=json.dumps(NETGAIN)) as baseline,
+        paced_server(owner="netgain", card=four_bit, token_s=0.003, says="other") as candidate,
+    ):
+        with pytest.raises(UsageError, match=r"dtype \(bf16 against q4_1\), memory \(1.00 GiB against 0.50 GiB\)"):
+            compare(settings(baseline, candidate), Silence())
+        with pytest.raises(UsageError, match="no field 'dtyp': did you mean 'dtype'"):
+            compare(settings(baseline, candidate, overrides=("dtyp=x",)), Silence())
+        with pytest.raises(UsageError, match="gives no reason"):
+            compare(settings(baseline, candidate, overrides=("dtype",)), Silence())
+        why = ("dtype=the 4-bit form was judged on our task set", "memory=follows from it")
+        outcome = compare(settings(baseline, candidate, overrides=why), Silence())
+    assert outcome.overrides["dtype"] == "the 4-bit form was judged on our task set"
+    assert any("judged on our task set" in caveat for caveat in outcome.caveats)
+    assert outcome.analysis.verdict.finding == "faster"
+    assert outcome.analysis.verdict.decision == "inconclusive"
+    assert any("answers differ" in reason for reason in outcome.analysis.verdict.reasons)
+
+
+def test_more_devices_are_a_scaling_comparison_and_never_adopted(settings):
+    with paced_server(token_s=0.006, first_s=0.006) as one, paced_server(token_s=0.004, first_s=0.004) as two:
+        sides = declaring(one, "devices=1"), declaring(two, "devices=2")
+        with pytest.raises(UsageError, match=r"devices \(1 against 2\).*--scaling"):
+            compare(settings(*sides), Silence())
+        with pytest.raises(UsageError, match="how many devices"):
+            compare(settings(one, two, kind="scaling"), Silence())
+        outcome = compare(settings(*sides, kind="scaling"), Silence())
+    verdict = outcome.analysis.verdict
+    assert verdict.decision == "inconclusive"
+    assert outcome.scaling.factor == 2.0
+    assert outcome.scaling.efficiency == pytest.approx(0.75, abs=0.06)
+    assert outcome.scaling.efficiency_low < outcome.scaling.efficiency < outcome.scaling.efficiency_high
+    assert outcome.scaling.per_unit["baseline"] > outcome.scaling.per_unit["candidate"]
+    assert "of linear" in verdict.headline
+
+
+def test_a_server_that_begins_again_in_the_middle_voids_the_run(settings):
+    with paced_server(token_s=0.002) as baseline, paced_server(token_s=0.002, restarts_at=40) as candidate:
+        verdict = compare(settings(baseline, candidate), Silence()).analysis.verdict
+    assert verdict.void
+    assert "began again in the middle" in verdict.reasons[0]
+
+
+def test_others_on_a_server_void_the_run(settings):
+    with paced_server(token_s=0.002) as baseline, paced_server(token_s=0.002, counts=1.5) as candidate:
+        verdict = compare(settings(baseline, candidate), Silence()).analysis.verdict
+    assert verdict.void
+    assert "others used a server meanwhile: candidate produced 50% more" in verdict.reasons[0]
+
+
+def test_where_a_cache_would_find_a_prompt_again_none_is_sent_twice(settings):
+    with (
+        paced_server(token_s=0.002, salts=0, remembers=1) as baseline,
+        paced_server(token_s=0.002, remembers=1) as candidate,
+    ):
+        outcome = compare(settings(baseline, candidate), Silence())
+    assert len(outcome.blocks) == 24
+    assert outcome.arms[0].requests == outcome.arms[1].requests == 24
+    assert any("each prompt was sent to each server once" in caveat for caveat in outcome.caveats)
+
+
+def test_shorter_answers_are_no_gain_in_speed(settings):
+    with paced_server(token_s=0.004, most=8) as baseline, paced_server(token_s=0.004, most=4) as candidate:
+        sides = [declaring(url, "dtype=bf16,kv_dtype=bf16") for url in (baseline, candidate)]
+        outcome = compare(settings(*sides), Silence())
+    verdict = outcome.analysis.verdict
+    assert verdict.finding == "faster"
+    assert verdict.decision == "inconclusive"
+    assert any("50% shorter" in reason for reason in verdict.reasons)
+
+
+def test_other_tokens_reject_only_who_promised_the_same(settings):
+    with paced_server(token_s=0.002) as baseline, paced_server(token_s=0.002, says="mot") as candidate:
+        promised = compare(settings(baseline, candidate, promises_identity=True), Silence()).analysis.verdict
+    assert promised.decision == "reject"
+    assert "promises identical tokens" in promised.reasons[0]
+
+
+def test_other_models_are_refused_unless_declared_the_same(settings):
+    with paced_server(model="a") as baseline, paced_server(model="b", token_s=0.002) as candidate:
+        with pytest.raises(UsageError, match=r"model \(a against b\).*--baseline-is model=NAME"):
+            compare(settings(baseline, candidate), Silence())
+        outcome = compare(settings(declaring(baseline, "model=x"), declaring(candidate, "model=x")), Silence())
+    assert any("Declared by the user and not verified: model" in caveat for caveat in outcome.caveats)
+
+
+def test_a_declaration_may_not_contradict_the_server(settings):
+    with (
+        paced_server(owner="netgain", card=json.dumps(NETGAIN)) as url,
+        paced_server() as other,
+        pytest.raises(UsageError, match=r"declares dtype=q4_1, but .* says bf16"),
+    ):
+        compare(settings(declaring(url, "dtype=q4_1"), other), Silence())
+
+
+async def test_what_is_no_server_is_said(settings, free_port):
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n<p/>")
+        await writer.drain()
+        writer.close()
+
+    with paced_server() as url:
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await asyncio.to_thread(compare, settings(url, f"http://127.0.0.1:{free_port}"), Silence())
+        server = await asyncio.start_server(page, "127.0.0.1", 0)
+        async with server:
+            website = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(Unavailable, match="is it OpenAI-compatible"):
+                await asyncio.to_thread(compare, settings(url, website), Silence())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--baseline", "http://h:1"], "Missing option '--candidate'"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:1"], "are the same server"),
+        (["--baseline", "http://h:1", "--candidate", "out.json"], "cannot be measured in turns"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:x"], "cannot be used"),
+        (["--baseline", "http://h:1", "--baseline", "http://h:2", "--candidate", "http://h:3"], "name one"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--override", "speed=no"], "no field 'speed'"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--baseline-is", "dtype"], "write FIELD=VALUE"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--baseline-is", "x.toml"], "cannot read"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--slo", "fast"], "'fast' is not understood"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--concurrency", "0"], "concurrency is 0"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(["compare", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_prints_the_document_and_the_gate_fails_on_a_regression(settings, tmp_path, capsys):
+    with paced_server(token_s=0.002) as baseline, paced_server(token_s=0.004) as candidate:
+        asked = settings(baseline, candidate)
+        command = ["compare", "--baseline", baseline, "--candidate", candidate, "--workload", asked.workload, "--quick"]
+        command += ["--output", str(tmp_path / "out"), "--json"]
+        assert run([*command, "--gate"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told == json.loads((tmp_path / "out/comparison.json").read_text())
+    assert told["analysis"]["verdict"]["decision"] == "reject"
+    assert len((tmp_path / "out/records.jsonl").read_text().splitlines()) == 96
+    assert msgspec.json.encode(told)
