@@ -100,6 +100,8 @@ async def _prepare(settings: Settings, narrator: Narrator) -> Prepared:
         items = tuple(msgspec.structs.replace(item, ignore_eos=True) for item in workload.items)
         workload = msgspec.structs.replace(workload, items=items)
     met = {name: await meet(one.ask, workload.items, one.greeted) for name, one in known.items()}
+    if settings.same_server:  # also under two names of one address
+        known[CANDIDATE], met[CANDIDATE] = known[BASELINE], met[BASELINE]
     for name, one in known.items():
         narrator.found(f"{name}: {_introduced(one)}")
     return Prepared(
@@ -150,9 +152,7 @@ def _arms(ready: Prepared, design: Design) -> dict[str, RunningServer]:
 
 def _attached(ready: Prepared, side: str, name: str) -> AttachedServer:
     met = ready.met[side]
-    return AttachedServer(
-        name, met.base, ready.known[side].identified.engine, ready.may_reset, dict(met.options.headers)
-    )
+    return AttachedServer(name, met.base, known_engine(met.server.engine), ready.may_reset, dict(met.options.headers))
 
 
 def _asking(ready: Prepared, arms: Iterable[str]) -> dict[str, Asking]:

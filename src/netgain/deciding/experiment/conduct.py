@@ -226,7 +226,7 @@ async def _block(
     wall_s = max(1e-9, ended_s - began_s)
     used = {arm: later - before[arm] for arm, later in after.items() if arm in before}
     known = machine is not None and machine_after is not None and len(used) == len(arms)
-    ours = sum(used.values()) + (done.client.cpu_share or 0.0) * wall_s
+    ours = sum({arms[arm].url: spent for arm, spent in used.items()}.values()) + (done.client.cpu_share or 0.0) * wall_s
     counts = [record.output_tokens for record in done.records if record.ok]
     return (
         Block(
@@ -237,7 +237,7 @@ async def _block(
             started_s=began_s,
             finished_s=ended_s,
             start=design.start_of(group),
-            idle_cpu={arm: spent / wall_s for arm, spent in used.items() if arm != name},
+            idle_cpu={arm: spent / wall_s for arm, spent in used.items() if arms[arm].url != arms[name].url},
             foreign_cpu=max(0.0, (machine_after or 0.0) - (machine or 0.0) - ours) / wall_s if known else None,
             lateness_p99_s=done.client.lateness_p99_s,
             client_void=done.void,

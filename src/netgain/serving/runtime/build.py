@@ -64,7 +64,6 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool
     vocab_size: int
     max_length: int
-    max_running: int
     kv_tokens: int
     kv_token_bytes: int
     weight_bytes: int
@@ -207,7 +206,6 @@ def build_engine(
         prefix_caching=config.cache.prefix_caching,
         vocab_size=model.vocab,
         max_length=min(max_length, kv_tokens),
-        max_running=config.scheduler.max_running,
         kv_tokens=kv_tokens,
         kv_token_bytes=token_bytes,
         weight_bytes=loaded.model.weight_bytes,
