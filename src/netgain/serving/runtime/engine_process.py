@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -20,6 +21,7 @@ from netgain.ledger.clock import WallClock
 from netgain.ledger.collector import Collector
 from netgain.ledger.records import StepRecord
 from netgain.serving.engine.engine import Engine
+from netgain.serving.engine.protocols import Executor
 from netgain.serving.engine.request import Output
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.messages import (
@@ -47,17 +49,18 @@ _LAST_WORDS_TIMEOUT_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    """Entry point of `python -m netgain.serving.runtime.engine_process --socket PATH`."""
+def main(options: Sequence[str] | None = None, wrap_executor: Callable[[Executor], Executor] | None = None) -> None:
+    """Entry point of `python -m netgain.serving.runtime.engine_process --socket PATH`. The wrapper lets a benchmark put another
+    executor in the place of the one that was built."""
     parser = argparse.ArgumentParser(description="An engine process; started by the fleet, not by hand.")
     parser.add_argument("--socket", required=True, help="Unix socket of the fleet")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(options)
     _die_with_parent()
-    asyncio.run(_run_and_exit(arguments.socket))
+    asyncio.run(_run_and_exit(_Process(arguments.socket, wrap_executor or (lambda executor: executor))))
 
 
-async def _run_and_exit(socket_path: str) -> None:
-    code = await _Process(socket_path).run()
+async def _run_and_exit(process: "_Process") -> None:
+    code = await process.run()
     sys.stdout.flush()
     sys.stderr.flush()
     # a thread may still be inside a load or a step that nobody waits for; the ordinary way out would join it
@@ -67,8 +70,9 @@ async def _run_and_exit(socket_path: str) -> None:
 class _Process:
     """The state of one engine process between its connection's start and end."""
 
-    def __init__(self, socket_path: str) -> None:
+    def __init__(self, socket_path: str, wrap_executor: Callable[[Executor], Executor]) -> None:
         self._socket_path = socket_path
+        self._wrap_executor = wrap_executor
         self._inbox: list[ToEngine] = []
         self._wake = asyncio.Event()
         self._gone = asyncio.Event()
@@ -113,7 +117,9 @@ class _Process:
                 return
             config = EngineConfig.model_validate_json(configure.engine)
             collector = Collector()
-            built = await asyncio.to_thread(build_engine, config, WallClock(), collector)
+            built = await asyncio.to_thread(
+                build_engine, config, WallClock(), collector, wrap_executor=self._wrap_executor
+            )
         try:
             self._say(Ready(msgspec.to_builtins(built.info)))
             threading.Thread(
