@@ -63,7 +63,14 @@ async def measure(rounds: int, step_s: float) -> dict[int, list[Cost]]:
     costs: dict[int, list[Cost]] = {streams: [] for streams in STREAMS}
     with tempfile.TemporaryDirectory() as folder:
         program = Program(
-            command=lambda port: (sys.executable, "-m", "benchmarks._simulated_server", "server", f"{port}", f"{step_s}"),
+            command=lambda port: (
+                sys.executable,
+                "-m",
+                "benchmarks._simulated_server",
+                "server",
+                f"{port}",
+                f"{step_s}",
+            ),
             shown=("benchmarks._simulated_server",),
         )
         server = LaunchedServer("simulated", program, Path(folder) / "server.log")

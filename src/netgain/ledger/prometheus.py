@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
+from netgain.ledger.histogram import WeightedHistogram
 from netgain.ledger.records import HandoffKind, RequestRecord
 from netgain.ledger.stage import Stage
 
@@ -133,9 +134,10 @@ class Exporter:
         self._ttft = Histogram(
             "netgain_ttft_seconds", "From arrival to the first token.", registry=own, buckets=TTFT_BUCKETS_S
         )
-        self._itl = Histogram(
-            "netgain_itl_seconds", "Time over tokens between sends of one request.", registry=own, buckets=ITL_BUCKETS_S
+        self._itl = WeightedHistogram(
+            "netgain_itl_seconds", "Time over tokens between sends of one request.", ITL_BUCKETS_S
         )
+        own.register(self._itl)
         self._e2e = Histogram(
             "netgain_e2e_seconds", "From arrival to the last byte accepted.", registry=own, buckets=E2E_BUCKETS_S
         )
@@ -187,8 +189,12 @@ class Exporter:
 
     def gap(self, seconds: float, tokens: int) -> None:
         """`tokens` tokens were sent `seconds` after the last ones of the same request: one observation per token."""
-        for _ in range(tokens):
-            self._observe(self._itl, seconds / tokens)
+        if tokens <= 0:
+            return
+        if 0 <= seconds < math.inf:
+            self._itl.observe(seconds / tokens, tokens)
+        else:
+            self._refused.inc(tokens)
 
     def engine(self, values: Mapping[str, object], *, replica: int | str = 0, epoch: str | None = None) -> None:
         """Take the newest report of an engine: gauges, and counters that are cumulative since that engine started.

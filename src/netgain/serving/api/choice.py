@@ -24,6 +24,9 @@ class Piece(NamedTuple):
     finish_reason: str | None = None
 
 
+_NOTHING = Piece()
+
+
 class Choice:
     """Takes the outputs of one job in order. `ended`: complete for the client; `closed`: the engine has let go of it, too
     (after a stop string that takes until it has aborted)."""
@@ -60,6 +63,8 @@ class Choice:
             offset=len(job.echo or ""),
         )
 
+        self._plain = self._flow.is_plain and self._parser is None and self._echo is None
+
     @property
     def ended(self) -> bool:
         return self.finish_reason is not None
@@ -73,12 +78,16 @@ class Choice:
 
     def take(self, output: Output) -> Piece:
         """Add an output. Behind a stop string nothing counts any more: neither text nor tokens."""
+        if self._plain and not self.ended and output.finish_reason is None and output.prompt_logprobs is None:
+            self.tokens += output.tokens
+            text = self._flow.plain(output.tokens)
+            return Piece((Content(text),)) if text else _NOTHING
         if output.finish_reason is not None:
             self.closed = True
             self.trace = output.trace
             self.error = None if self.ended else output.error
         if self.ended:
-            return Piece()
+            return _NOTHING
         parts: list[Part] = []
         entries: list[Entry] = []
         if output.prompt_logprobs is not None:

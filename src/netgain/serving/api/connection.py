@@ -191,9 +191,7 @@ class _AnswerSide:
     def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
         self._connection = connection
         self._cycle = cycle
-
-    def write(self, data: bytes) -> None:
-        self._connection.transport.write(data)
+        self.write = connection.transport.write
 
     def is_closing(self) -> bool:
         return self._connection.transport.is_closing()

@@ -16,6 +16,7 @@ logger = logging.getLogger("netgain.api")
 
 _RECEIVED = "netgain.received_s"
 _ADMISSION = "netgain.admission"
+_SEND = "netgain.send"
 _OPEN = frozenset({"/health", "/health/live", "/health/ready"})
 _PATH_SHOWN = 200
 _METRICS = "/metrics"
@@ -30,6 +31,13 @@ def received_s(scope: Scope) -> float:
 def admission(scope: Scope) -> Admission:
     """Who asks, and the account that pays."""
     found: Admission = scope[_ADMISSION]
+    return found
+
+
+def send_behind_the_head(scope: Scope) -> Send:
+    """The server's own send, for the body of an answer: what stands before it looks at the head alone, and costs time with
+    every token of a stream."""
+    found: Send = scope[_SEND]
     return found
 
 
@@ -68,6 +76,7 @@ class Doorstep:
             await self._app(scope, receive, send)
             return
         scope[_RECEIVED] = time.monotonic()
+        scope[_SEND] = send
         started = False
 
         async def watched(message: Message) -> None:

@@ -5,9 +5,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 
-from msgspec import UNSET
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -15,8 +13,11 @@ from netgain.errors import NetgainError, Overloaded, RequestRejected
 from netgain.ledger.records import RequestRecord
 from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Timeline
-from netgain.serving.api.choice import Choice, Piece
+from netgain.serving.api.answers import Answer, Streamed, Whole
+from netgain.serving.api.choice import Choice
+from netgain.serving.api.doorstep import send_behind_the_head
 from netgain.serving.api.errors import ApiError, to_api_error
+from netgain.serving.api.frame import event as stream_event
 from netgain.serving.api.metrics import Metrics
 from netgain.serving.api.prepare import Prepared
 from netgain.serving.api.quota import Admission
@@ -24,16 +25,13 @@ from netgain.serving.api.sender import Sender
 from netgain.serving.api.served import ServedModel
 from netgain.serving.api.shapes import Form
 from netgain.serving.api.traced import traced_request
-from netgain.serving.api.wording import Collected, Wording, usage_over
+from netgain.serving.api.wording import Wording, usage_over
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.fleet.reply import Delivery, Event, Ticket
 from netgain.wording import count
 
-Handler = Callable[[Choice, Piece, float], Awaitable[None]]
-
 _ABORT_TIMEOUT_S = 5.0  # how long records of given-up choices wait for the engine's last word
-_STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 
 
 class Exchange(Response):
@@ -79,20 +77,20 @@ class Exchange(Response):
         }
         self._tickets: list[Ticket] = []
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the client is gone
+        self._gap: tuple[float, float] | None = None  # before the newest step
         self._refusal: NetgainError | None = None
         self._failure: NetgainError | None = None  # whatever ended the request badly, refusals included
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run it. Raises NetgainError when nothing was sent yet; later failures become an event of the stream."""
-        sender = Sender(send, self._timeline)
+        sender = Sender(send, send_behind_the_head(scope), self._timeline)
         hangup = asyncio.create_task(self._watch_for_hangup(receive))
         try:
             self._submit()
             sender.free_s = time.monotonic()
-            if self._prepared.stream:
-                await self._stream(sender)
-            else:
-                await self._whole(sender)
+            answer = self._answer(sender)
+            if await self._follow(answer):
+                await answer.finish(tuple(self._choices.values()), self._records_for_client)
         except NetgainError as error:
             self._failure = error
             await self._give_up()
@@ -123,107 +121,59 @@ class Exchange(Response):
             )
             self._tickets.append(self._fleet.submit(request, self._events.put_nowait))
 
-    async def _stream(self, sender: Sender) -> None:
-        opened: set[int] = set()
-        counts_in_chunks = self._prepared.stream_options.continuous_usage_stats
+    def _answer(self, sender: Sender) -> Answer:
+        if self._prepared.stream:
+            exporter, options = self._metrics.exporter, self._prepared.stream_options
+            return Streamed(sender, self._form, self._wording, options, exporter)
+        return Whole(sender, self._form, self._wording, self._timeline)
 
-        async def pass_on(choice: Choice, piece: Piece, since_s: float) -> None:
-            if not sender.started:
-                sender.worked(since_s)  # else the head would hide how long the first tokens took to become text
-                await sender.start(200, {**_STREAM_HEADERS, "x-request-id": self._form.id})
-            if choice.job.index not in opened:
-                opened.add(choice.job.index)
-                if (opening := self._wording.opening(choice)) is not None:
-                    usage = usage_over((choice,), 0) if counts_in_chunks else None
-                    await sender.body(_event(self._form.answer((opening,), usage, chunk=True)), since_s)
-            chunks = self._wording.chunks(choice, piece, even_empty=counts_in_chunks)
-            usage = usage_over((choice,)) if counts_in_chunks else None
-            for chunk in chunks:
-                await sender.body(_event(self._form.answer((chunk,), usage, chunk=True)), since_s)
-            if chunks and len(choice.tokens) > choice.tokens_when_sent:
-                self._note_sent(choice, sender.free_s)
-            if piece.finish_reason is not None:
-                choice.finished_s = sender.free_s
-
-        if not await self._follow(sender, pass_on):
-            return
-        await sender.flush()
-        since_s = time.monotonic()
-        options = self._prepared.stream_options
-        records = self._records_for_client()
-        if options.include_usage or records:
-            usage = usage_over(tuple(self._choices.values())) if options.include_usage else None
-            await sender.body(_event(self._form.answer((), usage, records, chunk=True)), since_s)
-        await sender.body(b"data: [DONE]\n\n", time.monotonic())
-        await sender.flush()
-        self._last_to_end().finished_s = sender.free_s
-        await sender.finish()
-
-    async def _whole(self, sender: Sender) -> None:
-        collected = {request_id: Collected([], []) for request_id in self._choices}
-
-        async def collect(choice: Choice, piece: Piece, since_s: float) -> None:
-            collected[choice.request_id].add(piece)
-            sender.worked(since_s)
-
-        if not await self._follow(sender, collect):
-            return
-        choices = tuple(self._choices.values())
-        # a choice that ended early has waited for the whole answer to be put into words
-        since_s = min(choice.finished_s or sender.free_s for choice in choices)
-        self._timeline.add(Stage.RESPOND, since_s, time.monotonic())
-        answers = tuple(self._wording.whole(choice, collected[choice.request_id]) for choice in choices)
-        body = self._form.answer(
-            answers,
-            usage_over(choices),
-            self._records_for_client(),
-            chunk=False,
-            prompt_logprobs=self._wording.prompt_logprobs(choices[0]) if self._prepared.chat else UNSET,
-        )
-        await sender.start(
-            200,
-            {"content-type": "application/json", "content-length": str(len(body)), "x-request-id": self._form.id},
-        )
-        await sender.body(body, sender.free_s)
-        await sender.flush()
-        for choice in choices:
-            choice.finished_s = sender.free_s
-        await sender.finish()
-
-    async def _follow(self, sender: Sender, handle: Handler) -> bool:
+    async def _follow(self, answer: Answer) -> bool:
         """Take events until every choice is over. Returns False when the client left; raises what ended a choice badly."""
-        gap: tuple[float, float] | None = None
-        while not all(choice.closed for choice in self._choices.values()):
-            event = await self._events.get()
+        choices, events = tuple(self._choices.values()), self._events
+        while not all(choice.closed for choice in choices):
+            event = await events.get()
+            try:
+                while event is not None:
+                    self._take(event, answer)
+                    if events.empty():
+                        break
+                    event = events.get_nowait()
+            finally:
+                await answer.pass_on()  # also before a failure is told
             if event is None:
                 await self._give_up()
                 return False
-            if not isinstance(event, Delivery):
-                choice = self._choices[event.request_id]
-                complete = choice.ended  # a stop string has ended it for the client
-                choice.lose(str(event.error))
-                if complete:
-                    continue
-                self._refusal = event.error
-                raise self._in_the_clients_words(event.error)
-            if event.gap is not None and event.gap != gap:
-                # what the step loop does between steps is passing tokens on
-                gap = event.gap
-                self._timeline.add(Stage.RESPOND, *gap)
-            choice = self._choices[event.output.request_id]
-            ended_before = choice.ended
-            piece = choice.take(event.output)
+        return True
+
+    def _take(self, event: Event, answer: Answer) -> None:
+        """Add what an event brings to the answer; raises what ended its choice badly."""
+        if not isinstance(event, Delivery):
+            choice = self._choices[event.request_id]
+            complete = choice.ended  # a stop string has ended it for the client
+            choice.lose(str(event.error))
+            if complete:
+                return
+            self._refusal = event.error
+            raise self._in_the_clients_words(event.error)
+        output, gap = event.output, event.gap
+        if gap is not None and gap != self._gap:
+            # what the step loop does between steps is passing tokens on
+            self._gap = gap
+            self._timeline.add(Stage.RESPOND, *gap)
+        choice = self._choices[output.request_id]
+        ended_before = choice.ended
+        piece = choice.take(output)
+        if ended_before:
+            return
+        if choice.ended:
             if choice.finish_reason == "error":
                 raise ApiError(500, f"generation failed: {choice.error}")
             if choice.finish_reason == "deadline":
                 raise self._too_late(choice)
-            if choice.ended and not ended_before:
-                choice.finished_s = time.monotonic()
-                if not choice.closed:  # a stop string: the engine does not know yet
-                    next(ticket for ticket in self._tickets if ticket.request_id == choice.request_id).abort()
-            if not ended_before:
-                await handle(choice, piece, event.ended_s)
-        return True
+            choice.finished_s = time.monotonic()
+            if not choice.closed:  # a stop string: the engine does not know yet
+                next(ticket for ticket in self._tickets if ticket.request_id == choice.request_id).abort()
+        answer.add(choice, piece, event.ended_s)
 
     async def _give_up(self) -> None:
         """End what still runs, and wait for the engine's last words about it, so that the records are whole."""
@@ -306,27 +256,13 @@ class Exchange(Response):
             return RequestRejected(f"{self._prepared.structure}: {error}", self._prepared.structure)
         return error
 
-    def _note_sent(self, choice: Choice, now_s: float) -> None:
-        if choice.first_sent_s is None:
-            choice.first_sent_s = now_s
-        elif choice.last_sent_s is not None:
-            self._metrics.exporter.gap(now_s - choice.last_sent_s, len(choice.tokens) - choice.tokens_when_sent)
-        choice.last_sent_s, choice.tokens_when_sent = now_s, len(choice.tokens)
-
-    def _last_to_end(self) -> Choice:
-        return max(self._choices.values(), key=lambda choice: choice.finished_s or 0.0)
-
     async def _watch_for_hangup(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._events.put_nowait(None)
 
 
-def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
-
-
 async def _send_failure(sender: Sender, error: NetgainError) -> None:
     """The stream's last event says what happened; no [DONE] follows, so that nobody takes the answer for complete."""
-    await sender.body(_event(to_api_error(error).body), time.monotonic())
+    await sender.body(stream_event(to_api_error(error).body), time.monotonic())
     await sender.finish()

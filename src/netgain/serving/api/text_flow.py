@@ -41,6 +41,7 @@ class TextFlow:
         self._min_tokens = min_tokens
         self._count = 0
         self._aligned = _Aligned(offset) if entries else None
+        self.is_plain = not stops and not entries
 
     def push(self, token: int, law: TokenLogprobs | None = None, shown: bool = True) -> Flowed:
         """Add a token; one that is not `shown` adds no text."""
@@ -54,6 +55,10 @@ class TextFlow:
         if released.stop is not None:
             return self._aligned.all(released.text, released.stop)
         return self._aligned.whole_tokens(released.text)
+
+    def plain(self, tokens: Sequence[int]) -> str:
+        """Add shown tokens at once; only where `is_plain`: no stop string can match, and nothing is asked of a single token."""
+        return self._detokenizer.push(tokens)
 
     def finish(self) -> Flowed:
         """What was held back at the end: a cut character becomes a replacement mark, and may complete a stop string."""

@@ -95,6 +95,11 @@ class Wording:
         return None if self._shown.top is None else text_logprobs(entries, self._shown.top, self._spelling)
 
 
+def usage_so_far(choice: Choice) -> Usage:
+    """Of one choice that has not ended."""
+    return usage_of(len(choice.job.prompt), len(choice.tokens), None, choice.reasoning_tokens)
+
+
 def usage_over(choices: tuple[Choice, ...], completion_tokens: int | None = None) -> Usage:
     """Counts over `choices`; a prompt with several choices counts once. Cached tokens are known when all have ended."""
     firsts = [choice for choice in choices if choice.job.choice == 0] or list(choices[:1])

@@ -69,7 +69,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
+class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens committed for a request in one step; with `finish_reason` ("stop", "length", "abort", "deadline", "error")
     comes the trace.
 

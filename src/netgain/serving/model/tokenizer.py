@@ -180,7 +180,7 @@ class Detokenizer:
     def push(self, tokens: Iterable[int]) -> str:
         """Text that became certain with these tokens; may be empty."""
         of, kept = self._tokenizer.token_bytes, self._kept
-        data = b"".join(of(token, token in kept) for token in tokens)
+        data = b"".join([of(token, token in kept) for token in tokens])
         if self._leading and data:
             data, self._leading = data.removeprefix(self._leading), b""
         return self._decoder.decode(data)
