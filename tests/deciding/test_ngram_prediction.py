@@ -12,6 +12,8 @@ from netgain.deciding.technique.ngram import NgramSpeculation, relative_cost
 from netgain.errors import UsageError
 from netgain.ledger.stage import Stage
 
+NGRAM = {"ngram": CATALOGUE["ngram"]}
+
 
 def curve(marginal: float, batches=(1, 4), widest=17) -> StepCost:
     """A step of n tokens per sequence costs 1 + marginal (n - 1) of one of a single token."""
@@ -70,7 +72,7 @@ def test_the_mean_prediction_is_total_over_total(make_record):
 
 def test_drafting_is_not_judged_on_synthetic_text(make_record):
     """What copies on made-up prompts says nothing about what the recorded ones would have copied."""
-    (only,) = rank(CATALOGUE, facts(make_record, [COPY] * 4, synthetic_text=True))
+    (only,) = rank(NGRAM, facts(make_record, [COPY] * 4, synthetic_text=True))
     assert only.prediction is None
     assert "cannot be judged on synthetic text" in only.cannot_apply
 
@@ -143,7 +145,7 @@ def test_prefill_heavy_and_short_outputs_are_recognised(make_record):
         decomposition=decompose([record]),
         records=(record,),
     )
-    hints = {hint.workload for hint in rank(CATALOGUE, known)[0].hints}
+    hints = {hint.workload for hint in rank(NGRAM, known)[0].hints}
     assert {"prefill or queue dominates", "very short output"} <= hints
 
 

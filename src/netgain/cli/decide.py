@@ -47,6 +47,15 @@ def decide(
     minimum_effect: Annotated[
         float, typer.Option(help="A gain below this share of time is not worth adopting.")
     ] = MINIMUM_EFFECT,
+    texts: Annotated[
+        str, typer.Option(help="Texts on which a lossy technique's quality is measured: bundled, or a file.")
+    ] = "bundled",
+    tasks: Annotated[
+        str | None, typer.Option(help="JSONL with prompts and expected answers, asked of both arms.", metavar="FILE")
+    ] = None,
+    scorer: Annotated[
+        str | None, typer.Option(help="Shell command that scores the answers to the tasks.", metavar="CMD")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of sampling and of the statistics.")] = 0,
     set_: Annotated[
         list[str] | None,
@@ -77,6 +86,9 @@ def decide(
         temperature=temperature,
         minimum_effect=minimum_effect,
         output_tokens=max_tokens,
+        texts=texts,
+        tasks=tasks,
+        scorer=scorer,
         serve_flags=tuple(part for setting in set_ or () for part in ("--set", setting)),
     )
     with TerminalProgress(console) as progress:

@@ -8,6 +8,11 @@ from netgain.errors import UsageError
 from netgain.measuring.workload.item import Workload
 
 
+def without_lossy(catalogue: Mapping[str, Technique]) -> dict[str, Technique]:
+    """What is tried without having been named: nothing that may change answers for the worse."""
+    return {name: candidate for name, candidate in catalogue.items() if candidate.kind != "lossy"}
+
+
 def refuse_what_cannot_be_judged(workload: Workload, catalogue: Mapping[str, Technique]) -> None:
     """Raises UsageError when every candidate is one that no measurement of this workload could judge."""
     reasons = {name: candidate.cannot_judge(workload.synthetic) for name, candidate in catalogue.items()}
@@ -18,5 +23,8 @@ def refuse_what_cannot_be_judged(workload: Workload, catalogue: Mapping[str, Tec
 
 def nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:
     """Every technique with the reason why it cannot be tried."""
-    reasons = "; ".join(f"{found.technique}: {found.cannot_apply}" for found in hypotheses if found.cannot_apply)
+    reasons = "; ".join(
+        f"{found.technique}: {found.cannot_apply or 'it is lossy, so it is only tried when named (--technique)'}"
+        for found in hypotheses
+    )
     return f"No technique of the catalogue can be tried here. {reasons}"

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from netgain.deciding.decide.candidates import nothing_to_try, refuse_what_cannot_be_judged
+from netgain.deciding.decide.candidates import nothing_to_try, refuse_what_cannot_be_judged, without_lossy
 from netgain.deciding.decide.context import caveats_of, context, probed
 from netgain.deciding.decide.handoffs import HandoffLog
 from netgain.deciding.decide.narrate import Narrator, Silence
 from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
+from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms
 from netgain.deciding.decide.score import score
 from netgain.deciding.decide.server import Served, measure_step_cost, served_model, step_counts
 from netgain.deciding.decide.settings import Settings
@@ -78,7 +79,9 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
     slo = None if settings.slo is None else parse_slo(settings.slo)
     only = None if settings.technique is None else technique(settings.technique)
     catalogue = CATALOGUE if only is None else {only.name: only}
-    refuse_what_cannot_be_judged(workload, catalogue)
+    tryable = without_lossy(catalogue) if only is None else catalogue
+    refuse_what_cannot_be_judged(workload, tryable)
+    check_files(settings)
     items = prepare_items(workload, settings)
     async with AsyncExitStack() as stack:
         baseline = _launch(stack, settings, BASELINE, ("--speculation", "none"))
@@ -119,12 +122,13 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             synthetic_text=workload.synthetic,
             step_cost=cost,
             step_cost_missing=missing,
+            kv_dtype=served.told.get("kv_dtype"),
         )
         bottleneck = find_bottleneck(facts)
         narrator.found(bottleneck.statement)
         narrator.phase("predicting candidates from the recorded traffic")
         hypotheses = await asyncio.to_thread(rank, catalogue, facts)
-        best = next((found for found in hypotheses if found.prediction is not None), None)
+        best = next((one for one in hypotheses if one.prediction is not None and one.technique in tryable), None)
         base = Outcome(
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seconds=0.0,
@@ -193,6 +197,9 @@ async def _try(
     for name, arm in arms.items():
         if name != BASELINE:
             await _up(arm, settings)
+    quality = None
+    if chosen.kind == "lossy" or settings.tasks is not None:
+        quality = await judge_arms(baseline.url, arms[CANDIDATE].url, served.name, facts.records, settings, narrator)
     starts = f" over {count(design.starts, 'server start')}" if design.starts > 1 else ""
     narrator.phase(
         f"experiment: {count(len(design.groups), 'group')} of {sizes(design)}{starts}, servers in turn "
@@ -228,8 +235,14 @@ async def _try(
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     await handoffs.end(arms)
     narrator.phase("judging")
+    gated = quality if chosen.kind == "lossy" else None
     terms = Terms(
-        promises_identity=chosen.token_identical, slo=slo, minimum_effect=settings.minimum_effect, seed=settings.seed
+        promises_identity=chosen.kind == "token-identical",
+        slo=slo,
+        minimum_effect=settings.minimum_effect,
+        seed=settings.seed,
+        doubts=gated.doubts if gated is not None else (),
+        losses=gated.losses if gated is not None else (),
     )
     judged = await judge_trial(trial, design, terms, chosen, facts, prediction.setting, narrator)
     analysis = judged.analysis
@@ -262,6 +275,9 @@ async def _try(
         ),
         sweep=judged.sweep,
         handoffs=handoffs.costs(),
+        quality=None
+        if quality is None
+        else for_verdict(quality, chosen.kind, analysis.verdict.identity, settings.scorer),
         caveats=caveats_of(served),
         deployable=(
             deployable(

@@ -28,13 +28,16 @@ def score(prediction: Prediction, analysis: Analysis, drafting: Drafting | None)
             predicted=prediction.speedup_tpot,
             measured=analysis.tpot_median.ratio if analysis.tpot_median else None,
         ),
-        Score(
-            figure="tokens committed per step",
-            unit="tokens",
-            predicted=prediction.committed_per_step,
-            measured=drafting.committed_per_step if drafting else None,
-        ),
     ]
+    if prediction.drafts is not None:
+        rows.append(
+            Score(
+                figure="tokens committed per step",
+                unit="tokens",
+                predicted=prediction.committed_per_step,
+                measured=drafting.committed_per_step if drafting else None,
+            )
+        )
     for stage, seconds in prediction.saved_s.items():
         if stage is not Stage.UNATTRIBUTED:
             rows.append(

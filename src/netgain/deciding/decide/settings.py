@@ -9,6 +9,7 @@ import msgspec
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.errors import UsageError
+from netgain.measuring.quality.texts import BUNDLED
 from netgain.wording import count
 
 
@@ -62,7 +63,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One decision. `technique` None takes the candidate with the highest predicted net gain. `loads`: several
     concurrencies to decide at, in ascending order, the first of which is `concurrency`; empty for a single one.
 
-    `serve_flags` are passed to both arms. Raises UsageError where a value cannot be meant.
+    `serve_flags` are passed to both arms. `texts`, `tasks` and `scorer` are what quality is
+    measured on, for lossy techniques and wherever there are tasks. Raises UsageError where a value cannot be meant.
     """
 
     output: Path
@@ -77,6 +79,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     minimum_effect: float = MINIMUM_EFFECT
     output_tokens: int | None = None
     serve_flags: tuple[str, ...] = ()
+    texts: str = BUNDLED
+    tasks: str | None = None
+    scorer: str | None = None
     loads: tuple[int, ...] = ()
     start_timeout_s: float = 300.0
     request_timeout_s: float = 120.0

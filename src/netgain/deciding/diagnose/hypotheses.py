@@ -52,7 +52,7 @@ def _consider(technique: Technique, facts: Facts) -> Hypothesis:
         brings=technique.brings,
         prediction=prediction,
         cannot_apply=reason,
-        hints=recognise(facts, prediction),
+        hints=() if technique.kind == "lossy" else recognise(facts, prediction),
     )
 
 

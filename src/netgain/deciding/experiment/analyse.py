@@ -47,7 +47,8 @@ TAILS = (0.95, 0.99)
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What the decision is held to, fixed before anything is measured.
 
-    `doubts`: why even a measured gain is not yet a reason to adopt. `paired` False: the arms were asked different prompts.
+    `doubts`: why even a measured gain is not yet a reason to adopt. `losses`: what the candidate is shown to lose, which
+    rejects it however fast it is. `paired` False: the arms were asked different prompts.
     `scope` and `advice` replace what the verdict would say of its reach and of what to do next.
     """
 
@@ -58,6 +59,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float = CONFIDENCE
     seed: int = 0
     doubts: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     paired: bool = True
     scope: str | None = None
     advice: str | None = None
@@ -125,6 +127,7 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
             spent=spent(observations),
             confidence=confidence,
             doubts=terms.doubts,
+            losses=terms.losses,
             paired=terms.paired,
             scope=terms.scope,
             advice=terms.advice,

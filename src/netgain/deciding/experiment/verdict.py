@@ -72,7 +72,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the decision rests on. `noise_floor` is a log ratio; `promises_identity`: equal tokens are required.
-    `doubts`, `paired`, `scope` and `advice` as in `Terms`."""
+    `doubts`, `losses`, `paired`, `scope` and `advice` as in `Terms`."""
 
     primary: Effect | None
     mean: Effect | None
@@ -86,6 +86,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spent = Spent(blocks=0, block_s=None)
     confidence: float = CONFIDENCE
     doubts: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     paired: bool = True
     scope: str | None = None
     advice: str | None = None
@@ -164,8 +165,8 @@ def _decide(evidence: Evidence, margin: float) -> tuple[Decision, bool, list[str
             [f"it promises identical tokens, and {differing} of {evidence.identity.compared} prompts differ ({names})"],
         )
     breached = [_guard_says(guard) for guard in evidence.guards if guard.state == "breached"]
-    if breached:
-        return "reject", False, breached
+    if breached or evidence.losses:
+        return "reject", False, [*evidence.losses, *breached]
     return _weigh(evidence, margin)
 
 

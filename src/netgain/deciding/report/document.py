@@ -22,7 +22,7 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
         technique=Subject(
             name=outcome.chosen,
             title=outcome.title or outcome.chosen,
-            kind="token-identical" if technique is not None and technique.token_identical else None,
+            kind=None if technique is None else technique.kind,
             setting=None if outcome.prediction is None else outcome.prediction.setting,
         ),
         load=Load(

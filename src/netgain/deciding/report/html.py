@@ -32,6 +32,7 @@ def render_html(outcome: Outcome) -> str:
         size=figures.size,
         rate=figures.rate,
         change=change,
+        capitalize_first=_capitalised,
         command=shlex.join,
     )
     return environment.from_string(source).render(
@@ -43,6 +44,11 @@ def render_html(outcome: Outcome) -> str:
         BASELINE=BASELINE,
         CANDIDATE=CANDIDATE,
     )
+
+
+def _capitalised(text: str) -> str:
+    """With a capital at its beginning; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def _pictures(outcome: Outcome) -> dict[str, Markup | None]:

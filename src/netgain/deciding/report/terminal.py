@@ -37,6 +37,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     )
     _sweep(outcome, console)
     _figures(outcome, console)
+    _quality(outcome, console)
     _gain(outcome, console)
     _limits(outcome, console)
     if outcome.deploy:
@@ -93,6 +94,12 @@ def _figures(outcome: Outcome, console: Console) -> None:
         if analysis.verdict.identity
         else ""
     )
+
+
+def _quality(outcome: Outcome, console: Console) -> None:
+    """What a lossy technique was found to cost, or what is missing to say so."""
+    if outcome.quality is not None and outcome.quality.says:
+        console.print(escape(outcome.quality.says), highlight=False)
 
 
 def _limits(outcome: Outcome, console: Console) -> None:

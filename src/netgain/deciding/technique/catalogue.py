@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from netgain.deciding.technique.kv_int8 import KvInt8
 from netgain.deciding.technique.ngram import NgramSpeculation
 from netgain.deciding.technique.protocol import Technique
 from netgain.errors import UsageError
 
-CATALOGUE: Mapping[str, Technique] = MappingProxyType({"ngram": NgramSpeculation()})
+CATALOGUE: Mapping[str, Technique] = MappingProxyType({"ngram": NgramSpeculation(), "kv-int8": KvInt8()})
 
 
 def technique(name: str) -> Technique:

@@ -12,6 +12,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     `synthetic_text`: the prompts are made up, so what a text says (and its answer) may not be judged.
     `step_cost` is the engine's measured cost of a step by what it holds; None with the reason in `step_cost_missing`.
+    `kv_dtype`: in which type the server keeps KV, in its own words; None where it does not tell.
     """
 
     engine: str
@@ -24,3 +25,4 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     synthetic_text: bool = False
     step_cost: StepCost | None = None
     step_cost_missing: str | None = None
+    kv_dtype: str | None = None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from netgain.cost.step_cost import StepCost
 from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.kind import Kind
 from netgain.deciding.technique.prediction import Considered, Prediction, Setting
 from netgain.deciding.technique.protocol import SwitchOn
 from netgain.errors import UsageError
@@ -31,7 +32,7 @@ class NgramSpeculation:
     title = "n-gram speculation (prompt lookup)"
     relieves = "decode steps: several tokens are committed per pass over the weights"
     brings = "wider passes to verify drafts, the look-up itself, and work on drafts that are rejected"
-    token_identical = True
+    kind: Kind = "token-identical"
     must_report = (
         "tokens committed per step",
         "acceptance per draft position",

@@ -5,6 +5,7 @@ from typing import Protocol
 import msgspec
 
 from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.kind import Kind
 from netgain.deciding.technique.prediction import Prediction, Setting
 
 
@@ -37,8 +38,8 @@ class Technique(Protocol):
     def brings(self) -> str: ...
 
     @property
-    def token_identical(self) -> bool:
-        """Whether the output must equal the baseline's, token for token."""
+    def kind(self) -> Kind:
+        """What it promises of the answers, and so what it is held to."""
         ...
 
     @property

@@ -16,12 +16,12 @@ from netgain.deciding.experiment.statistics import Effect
 from netgain.deciding.experiment.sweep import Sweep
 from netgain.deciding.experiment.tails import Tail
 from netgain.deciding.experiment.verdict import Check, Decision, Finding
+from netgain.deciding.technique.kind import Kind
 from netgain.deciding.verdict.quality import Quality
 
 SCHEMA: Literal["netgain.verdict"] = "netgain.verdict"
 VERSION: Literal[1] = 1
 
-Kind = Literal["token-identical", "law-preserving", "lossy"]
 Resources = Literal["equal resources", "scaling"]
 
 

@@ -1,0 +1,173 @@
+"""Quality of a lossy candidate beside the baseline, while both servers are up and before time counts."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from netgain.deciding.decide.narrate import Narrator
+from netgain.deciding.decide.settings import Settings
+from netgain.deciding.experiment.identity import Identity
+from netgain.deciding.experiment.quality_gate import (
+    GateState,
+    QualityFinding,
+    QualityGate,
+    QualityLimits,
+    judge_quality,
+)
+from netgain.deciding.technique.kind import Kind
+from netgain.deciding.verdict.quality import Divergence, PerplexityDelta, Quality, QualityState, TaskScore
+from netgain.errors import Unavailable, UsageError
+from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.quality.measure import QualityAsk, measure_quality
+from netgain.measuring.quality.result import Quality as Measured
+from netgain.measuring.quality.tasks import load_tasks
+from netgain.measuring.quality.texts import BUNDLED, Text, load_texts
+
+MOST_CONVERSATIONS = 16
+QUICK_TEXTS = 32
+_STATES: Mapping[GateState, QualityState] = {"pass": "held", "fail": "breached", "not enough": "not shown"}
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured (None: it could not be) and what the gate says of it."""
+
+    measured: Measured | None
+    gate: QualityGate
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return (self.gate.says,) if self.gate.state == "not enough" else ()
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        return (self.gate.says,) if self.gate.state == "fail" else ()
+
+
+def check_files(settings: Settings) -> None:
+    """Raises UsageError for texts or tasks that cannot be used, before any server is started."""
+    if settings.texts != BUNDLED:
+        load_texts(settings.texts)
+    if settings.tasks is not None:
+        load_tasks(Path(settings.tasks), settings.scorer is not None)
+    elif settings.scorer is not None:
+        raise UsageError("a scorer judges the answers to tasks; give them with --tasks FILE")
+
+
+async def judge_arms(
+    baseline: str,
+    candidate: str,
+    model: str,
+    records: Sequence[ClientRecord],
+    settings: Settings,
+    narrator: Narrator,
+    limits: QualityLimits | None = None,
+) -> Judged:
+    """Texts are the given ones and the baseline's own recorded conversations, prompt and answer: this workload's law.
+
+    A server that cannot be asked leaves quality unmeasured, which holds adoption back."""
+    ask = QualityAsk(
+        url=baseline,
+        against=candidate,
+        model=model,
+        against_model=model,
+        texts=settings.texts,
+        texts_given=conversations(records),
+        most_texts=QUICK_TEXTS + MOST_CONVERSATIONS if settings.quick else None,
+        tasks=settings.tasks,
+        scorer=settings.scorer,
+        timeout_s=settings.request_timeout_s,
+        seed=settings.seed,
+    )
+    try:
+        measured = await measure_quality(ask, narrator)
+    except Unavailable as failure:
+        says = f"not enough evidence of quality: it could not be measured ({failure})"
+        return Judged(measured=None, gate=QualityGate(state="not enough", says=says, findings=()))
+    gate = judge_quality(measured.comparison, limits)
+    narrator.found(gate.says)
+    return Judged(measured=measured, gate=gate)
+
+
+def conversations(records: Sequence[ClientRecord]) -> tuple[Text, ...]:
+    """Recorded prompts with their answers, by their token ids; those whose ids are not known are left out."""
+    found = [
+        Text(
+            name=f"recorded-{record.item_id}",
+            category="recorded",
+            prompt=(*record.server.prompt_ids, *record.server.output_ids),
+        )
+        for record in records
+        if record.ok
+        and record.server is not None
+        and record.server.prompt_ids is not None
+        and record.server.output_ids is not None
+    ]
+    return tuple(found[:MOST_CONVERSATIONS])
+
+
+def for_verdict(judged: Judged, kind: Kind, identity: Identity | None, scorer: str | None) -> Quality:
+    """The same in the form in which a verdict holds it. Only a lossy technique is judged by the gate: one that promises
+    identical tokens keeps or breaks that promise, whatever the tasks score."""
+    found = {one.name: one for one in judged.gate.findings}
+    state: QualityState | None = _STATES[judged.gate.state] if kind == "lossy" else None
+    if kind == "token-identical" and identity is not None and identity.compared:
+        state = "held" if identity.holds else "breached"
+    quality = Quality(state=state, says=judged.gate.says, identity=identity)
+    measured = judged.measured
+    if measured is None or measured.comparison is None:
+        return quality
+    comparison, candidate = measured.comparison, measured.candidate
+    apart, tasks = comparison.divergence, comparison.tasks
+    if apart is not None:
+        before, after = measured.baseline.perplexity, None if candidate is None else candidate.perplexity
+        ratio, kl = found["perplexity ratio"], found["KL, at least"]
+        quality = msgspec.structs.replace(
+            quality,
+            perplexity=PerplexityDelta(
+                baseline=None if before is None else before.perplexity.value,
+                candidate=None if after is None else after.perplexity.value,
+                ratio=ratio.value,
+                low=ratio.low,
+                high=ratio.high,
+                texts=apart.kl.texts,
+                tokens=apart.kl.positions,
+                limit=ratio.limit,
+                state=ratio.state,
+            ),
+            divergence=Divergence(
+                mean=apart.kl.value,
+                low=apart.kl.low,
+                high=apart.kl.high,
+                p99=apart.kl_p99,
+                top_agreement=apart.same_first.value,
+                tokens=apart.kl.positions,
+                limit=kl.limit,
+                state=_worst(kl, found["KL p99, at least"], found["same first choice"]),
+            ),
+        )
+    if tasks is not None:
+        of_tasks = found["task score"]
+        quality = msgspec.structs.replace(
+            quality,
+            tasks=(
+                TaskScore(
+                    name=Path(str(measured.task_file)).stem,
+                    scorer=scorer,
+                    baseline=tasks.baseline,
+                    candidate=tasks.candidate,
+                    difference=tasks.difference,
+                    low=tasks.low,
+                    high=tasks.high,
+                    cases=tasks.items,
+                    limit=-tasks.margin,
+                    state=of_tasks.state,
+                ),
+            ),
+        )
+    return quality
+
+
+def _worst(*findings: QualityFinding) -> QualityState:
+    order: tuple[QualityState, ...] = ("breached", "not shown", "held")
+    return next(state for state in order if any(one.state == state for one in findings))
