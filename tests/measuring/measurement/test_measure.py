@@ -1,6 +1,8 @@
 """A whole measurement over a socket, against servers whose capacity and counts are known."""
 
+import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -139,13 +141,14 @@ async def test_a_server_that_refuses_extra_fields_is_measured_without_them(tmp_p
 
 
 async def test_the_search_finds_what_the_server_sustains(tmp_path: Path) -> None:
-    async with ScriptedServer(OneByOne(0.02)) as server:
-        found = await searched(server.url, tmp_path, "ttft=400ms,itl=400ms", start=12.0)
+    """One request at a time, 10 ms each, so 100/s at most; p95 of the wait stays below 145 ms up to about 90/s (M/D/1)."""
+    async with ScriptedServer(OneByOne(0.01)) as server:
+        found = await searched(server.url, tmp_path, "ttft=150ms,itl=400ms", start=40.0, budget_s=18.0)
     saturation = found.saturation
     assert saturation is not None
     assert saturation.low_per_s is not None
     assert saturation.high_per_s is not None
-    assert 12.0 <= saturation.low_per_s < saturation.high_per_s <= 200.0, "its capacity is 50/s"
+    assert 60.0 <= saturation.low_per_s < saturation.high_per_s <= 125.0
     assert f"{saturation.low_per_s:.3g} and {saturation.high_per_s:.3g} requests/s" in saturation.text
     assert any(window.early for window in saturation.windows), "hopeless windows are ended early"
     assert found.load.rate_per_s == saturation.low_per_s
@@ -153,13 +156,54 @@ async def test_the_search_finds_what_the_server_sustains(tmp_path: Path) -> None
     assert {row.window for row in rows} == set(range(len(saturation.windows)))
 
 
-async def test_an_slo_that_no_rate_meets_is_said(tmp_path: Path) -> None:
-    async with ScriptedServer(OneByOne(0.05)) as server:
-        found = await searched(server.url, tmp_path, "ttft=1ms,itl=1s", start=40.0, budget_s=3.0)
+async def test_an_slo_that_no_rate_meets_ends_the_search(tmp_path: Path) -> None:
+    """Where requests hardly meet each other, still lower rates would show nothing new."""
+    async with ScriptedServer(OneByOne(0.02)) as server:
+        found = await searched(server.url, tmp_path, "ttft=1ms,itl=1s", start=40.0, budget_s=60.0)
     assert found.saturation is not None
     assert found.saturation.low_per_s is None
-    assert "no rate was found at which it holds" in found.saturation.text
+    assert "not bracketed" in found.saturation.text
+    assert "too slow for a request alone" in found.saturation.text
+    assert found.saturation.limit == "range"
+    assert found.stopped == "ttft.p95=1ms was out of reach"
+    assert "left out: the slow ones are missing" in " ".join(found.caveats)
+
+
+async def test_a_server_that_hangs_under_load_does_not_hold_up_the_search(tmp_path: Path) -> None:
+    """It answers single requests only: a window waits no longer than the budget, and says that it was cut."""
+
+    def alone(seen: Seen) -> Script:
+        return QUICK if server.open_now == 1 else Script(QUICK.steps[:1], ending="hang")
+
+    began_s = time.monotonic()
+    async with ScriptedServer(alone) as server:
+        found = await searched(server.url, tmp_path, "ttft=5s,itl=5s", start=200.0, budget_s=3.0)
+    assert time.monotonic() - began_s < 15.0
+    assert found.saturation is not None
     assert found.saturation.limit == "budget"
+    assert [window.met for window in found.saturation.windows][-1] in (None, False)
+
+
+async def test_an_interruption_leaves_what_was_measured(tmp_path: Path) -> None:
+    slow = Script([(0.01, chunk("a", usage=1)), (5.0, DONE)])
+
+    def some(seen: Seen) -> Script:
+        return slow if seen.body["prompt"] == "question 4" else QUICK
+
+    async with ScriptedServer(some) as server:
+        ask = Ask(url=server.url, workload=workload(tmp_path, 6), concurrency=2, duration_s=60.0, client=LOOSE)
+        task = asyncio.create_task(measure(ask, tmp_path / "out", Told()))
+        while sum(seen.body["prompt"] == "question 5" for seen in server.seen) < 4:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        found = await task
+    assert found.stopped == "interrupted"
+    assert 1 <= found.unfinished <= 2
+    assert found.summary.succeeded > 5
+    assert "ended early (interrupted)" in found.caveats[0]
+    assert found.summary.little is not None
+    assert abs(found.summary.little.deviation) < 0.3, "what was in flight at the end is counted on both sides"
+    assert read_measurement(tmp_path / "out").unfinished == found.unfinished
 
 
 async def searched(url: str, tmp_path: Path, slo: str, start: float, budget_s: float = 9.0) -> Measurement:

@@ -78,3 +78,21 @@ async def test_a_server_that_is_gone_at_the_end_leaves_no_window() -> None:
         seen = await watch.end()
     assert seen.absent is not None
     assert "at the window's end" in seen.absent
+
+
+async def test_a_page_of_many_pieces_is_read_to_its_end() -> None:
+    """A page cut short looks like counters that are gone, and so like a restart."""
+    filler = "".join(f"# TYPE other_{n} gauge\nother_{n} {n}\n" for n in range(20_000))
+
+    def large(count: int) -> web.Response:
+        name = "vllm:generation_tokens_total"
+        return web.Response(text=f"{filler}# TYPE {name} counter\n{name} {100 * count}\n")
+
+    async with serving(large) as url:
+        watch = Watch(url)
+        await watch.begin()
+        seen = await watch.end()
+    assert seen.window is not None
+    assert seen.window.problems == ()
+    assert seen.window.restarts == ()
+    assert seen.figures["output_tokens"].gained == 100

@@ -188,12 +188,38 @@ def test_vllm_as_its_server_writes_it() -> None:
     assert "vllm:iteration_tokens_total" in seen.histograms, "a histogram whose name ends like a counter's"
 
 
+# The two below: between the scrapes a client had 64 answers of 32 tokens each from the default model.
+
+
 def test_llama_cpp_as_its_server_writes_it() -> None:
-    seen = of_engine("llamacpp")
+    """Its count of prompt tokens leaves out those from the cache, so it is the one of prefilled tokens."""
+    seen = of_engine("llamacpp-b1-0c1e570")
     found = figures(seen, "llama.cpp")
     assert engine_of(seen.counters.keys()) == "llama.cpp"
-    assert (found["output_tokens"].gained, found["prompt_tokens"].gained, found["cached_tokens"].gained) == (48, 33, 31)
+    assert (found["output_tokens"].gained, found["prefilled_tokens"].gained, found["cached_tokens"].gained) == (
+        64 * 32,
+        703,
+        1950,
+    )
+    assert "prompt_tokens" not in found
     assert found["kv_usage"].name is None
+    assert found["running"].most == 0
+    assert seen.problems == ()
+
+
+def test_netgain_as_its_server_writes_it() -> None:
+    seen = of_engine("netgain-0.1.0")
+    found = figures(seen, "netgain")
+    assert engine_of(seen.counters.keys()) == "netgain"
+    assert (found["requests"].gained, found["output_tokens"].gained) == (64, 64 * 32)
+    assert (found["ttft"].count, found["e2e"].count, found["itl"].count) == (64, 64, 64 * 31)
+    prompt, cached = found["prompt_tokens"].gained, found["cached_tokens"].gained
+    assert prompt is not None
+    assert cached is not None
+    assert 0 < cached < prompt
+    assert (found["ttft"].between["p50"], found["ttft"].above) == ((0.05, 0.1), ())
+    assert found["running"].most == 0
+    assert seen.restarts == ()
 
 
 @pytest.mark.parametrize("name", ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"])

@@ -44,7 +44,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     `warm_up` are the records before them. `started_s`, `finished_s`: from the first counted scheduled time to the last end,
     client's monotonic seconds. `steady_until_s`: until when the load lasted (no more requests were due, or fewer were in
     flight than asked). `changes`: (when, requests in flight from then on). `void`: why the figures must not be used (the client
-    was the bottleneck), or None. `stopped`: it was ended early, and requests in flight then have no record.
+    was the bottleneck), or None. `stopped`: it was ended early, and requests in flight then have no record, only the times at
+    which they were sent (`unfinished_sent_s`).
     `netgain_server`: whether the server was asked for its own records.
     """
 
@@ -59,6 +60,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientLoad
     void: str | None
     stopped: bool = False
+    unfinished_sent_s: tuple[float, ...] = ()
     netgain_server: bool
 
     @property
@@ -157,6 +159,7 @@ class _Sender:
         self._to_netgain = to_netgain
         self._records: dict[int, ClientRecord] = {}
         self._failed = 0
+        self._open: dict[int, float] = {}  # when what is in flight was sent
         self._meter = Meter()
         self._ends_s: float | None = None
         self._stops_sending_s = math.inf
@@ -168,25 +171,16 @@ class _Sender:
         if self._options.deadline_s is not None:
             self._ends_s = start_s + self._options.deadline_s
         self._meter.start()
-        stopped = False
         try:
-            async with asyncio.TaskGroup() as group:
-                match self._arrivals:
-                    case Closed(concurrency):
-                        await self._sleep_until(start_s)
-                        waiting = iter(range(self._count))
-                        for _ in range(min(concurrency, self._count)):
-                            group.create_task(self._one_after_another(waiting))
-                    case open_loop:
-                        await self._on_schedule(group, open_loop.offsets_s(self._count), start_s)
-        except* Stop:
-            stopped = True
+            stopped = await self._send_all(start_s)
         finally:
             client = await self._meter.stop([record.lateness_s for record in self._records.values()])
         warm_up = self._extent.warm_up
         counted = tuple(self._records[place] for place in sorted(self._records) if place >= warm_up)
         began_s = start_s if self._began_s is None else self._began_s
         finished_s = max((record.finished_s for record in counted), default=began_s)
+        if stopped:
+            finished_s = max(finished_s, time.monotonic())
         return Run(
             records=counted,
             warm_up=tuple(self._records[place] for place in sorted(self._records) if place < warm_up),
@@ -199,8 +193,33 @@ class _Sender:
             client=client,
             void=_own_failure(counted) or client.over(self._options.budget),
             stopped=stopped,
+            unfinished_sent_s=tuple(self._open.values()),
             netgain_server=self._to_netgain,
         )
+
+    async def _send_all(self, start_s: float) -> bool:
+        """Returns whether it was ended early."""
+        stopped = False
+        try:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    match self._arrivals:
+                        case Closed(concurrency):
+                            await self._sleep_until(start_s)
+                            waiting = iter(range(self._count))
+                            for _ in range(min(concurrency, self._count)):
+                                group.create_task(self._one_after_another(waiting))
+                        case open_loop:
+                            await self._on_schedule(group, open_loop.offsets_s(self._count), start_s)
+            except* Stop:
+                stopped = True
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not self._options.keep_interrupted:
+                raise
+            task.uncancel()
+            stopped = True
+        return stopped
 
     async def _on_schedule(self, group: asyncio.TaskGroup, offsets_s: Sequence[float], start_s: float) -> None:
         for place, offset_s in enumerate(offsets_s):
@@ -239,6 +258,7 @@ class _Sender:
         if options.salt is not None:
             prepared = prepared.salted(f"{options.salt}-{turn}")
         self._meter.change(+1)
+        self._open[place] = time.monotonic()
         try:
             record = await send(
                 self._sessions,
@@ -252,6 +272,7 @@ class _Sender:
             )
         finally:
             self._meter.change(-1)
+        del self._open[place]
         self._records[place] = record
         self._failed += not record.ok
         if self.on_progress is not None:

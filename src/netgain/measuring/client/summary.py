@@ -102,6 +102,8 @@ class Sample(Protocol):
     @property
     def changes(self) -> tuple[tuple[float, int], ...]: ...
     @property
+    def unfinished_sent_s(self) -> tuple[float, ...]: ...
+    @property
     def unscheduled(self) -> int: ...
     @property
     def void(self) -> str | None: ...
@@ -174,8 +176,11 @@ def littles_law(run: Sample) -> LittlesLaw | None:
     counted = mean_in_flight(run.changes, began_s, ended_s)
     if counted <= 0.0:
         return None
-    mean_s = math.fsum(record.finished_s - record.sent_s for record in inside) / len(inside)
-    rate = len(inside) / span_s
+    # what was in flight when the run was ended early has no record, but was there
+    open_s = [run.finished_s - sent_s for sent_s in run.unfinished_sent_s if began_s <= sent_s <= ended_s]
+    seen = len(inside) + len(open_s)
+    mean_s = math.fsum((*(record.finished_s - record.sent_s for record in inside), *open_s)) / seen
+    rate = seen / span_s
     return LittlesLaw(counted, rate, mean_s, rate * mean_s, rate * mean_s / counted - 1.0)
 
 

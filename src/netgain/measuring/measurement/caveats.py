@@ -2,6 +2,7 @@
 
 from urllib.parse import urlsplit
 
+from netgain.measuring.client.summary import LittlesLaw, format_seconds
 from netgain.measuring.measurement.ask import Ask
 from netgain.measuring.measurement.result import Measurement
 from netgain.measuring.measurement.server import Met
@@ -9,6 +10,7 @@ from netgain.wording import count
 
 LITTLE_DOUBT = 0.1
 COUNTS_APART = 0.05
+WINDOW_SHARE = 0.25  # a request that takes more of the window than this is mostly ramp
 
 
 def caveats_of(measurement: Measurement, met: Met, ask: Ask) -> tuple[str, ...]:
@@ -30,6 +32,11 @@ def caveats_of(measurement: Measurement, met: Met, ask: Ask) -> tuple[str, ...]:
             f"{count(summary.resent, 'request')} went out a second time, because the server had closed the connection that was "
             "used again; the time that this took is in the figures."
         )
+    if measurement.stopped is not None:
+        said.append(
+            f"It was ended early ({measurement.stopped}); {count(measurement.unfinished, 'request')} in flight then "
+            "left out: the slow ones are missing from the figures, more so the shorter the measurement was."
+        )
     if not summary.requests:
         said.append("No request was counted: the time was over before the warm-up was.")
     if load.kind == "closed":
@@ -50,19 +57,24 @@ def caveats_of(measurement: Measurement, met: Met, ask: Ask) -> tuple[str, ...]:
             f"The server gave no running token counts; tokens were counted by the rule {', '.join(rules)!s} (docs/measuring.md)."
         )
     if summary.little is not None and abs(summary.little.deviation) > LITTLE_DOUBT:
-        little = summary.little
-        said.append(
-            f"The load was not steady: {little.in_flight:.2f} requests in flight, rate times mean time is {little.derived:.2f} "
-            f"({little.deviation:+.0%})."
-        )
+        said.append(_unsteady(summary.little, summary.window_s))
     if summary.ttft.thin:
-        said.append(
-            f"{count(summary.requests, 'request')} are too few for {', '.join(summary.ttft.thin)}: it is the slowest request."
-        )
+        few = " and ".join(summary.ttft.thin)
+        said.append(f"{count(summary.requests, 'request')} are too few for {few}: that is simply the slowest request.")
     said += _of_server(measurement)
     if client is not None and urlsplit(met.base).hostname in ("127.0.0.1", "localhost", "::1") and client.cpu_share:
         said.append(f"Client and server share this machine; the client used {client.cpu_share:.0%} of a core.")
     return (*said, *met.notes)
+
+
+def _unsteady(little: LittlesLaw, window_s: float) -> str:
+    seen = f"{little.in_flight:.2f} requests in flight, rate times mean time is {little.derived:.2f} ({little.deviation:+.0%})"
+    if little.mean_time_s > WINDOW_SHARE * window_s:
+        return (
+            f"A window of {window_s:.1f} s is short for requests that take {format_seconds(little.mean_time_s)}: it shows how "
+            f"the load built up, not a steady one ({seen})."
+        )
+    return f"The load was not steady, or records are missing: {seen}."
 
 
 def _of_server(measurement: Measurement) -> list[str]:

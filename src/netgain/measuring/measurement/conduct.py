@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from netgain.measuring.client.extent import Extent
+from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.client.run import Progress, Run, Stop, run
 from netgain.measuring.client.summary import Summary, mean_in_flight, summarise, window
 from netgain.measuring.measurement.ask import Ask
@@ -55,17 +56,19 @@ async def conduct(
     on_progress: Callable[[Progress], None] | None = None,
     give_up: bool = False,
     tag: str = "",
+    ends_within_s: float | None = None,
 ) -> Conducted:
     """`give_up`: end as soon as a target of `slo` cannot be met any more, whatever the remaining requests do.
 
+    `ends_within_s`: what is not answered by then has failed. An interruption (cancelling) ends the load, and leaves a result.
     `tag` sets this window's cache salts apart from those of other windows.
     """
     assert met.server.model is not None
     watch = None if met.metrics_url is None else Watch(met.metrics_url, dict(met.options.headers), expected_s)
-    options = met.options
+    options = msgspec.structs.replace(met.options, keep_interrupted=True, deadline_s=ends_within_s)
     if options.salt is not None:
         options = msgspec.structs.replace(options, salt=f"{options.salt}{tag}")
-    limits = _Limits(slo, extent) if give_up and slo is not None else None
+    limits = _Limits(slo, extent, items) if give_up and slo is not None else None
     scraping: asyncio.Task[None] | None = None
 
     def begin_counting() -> None:
@@ -131,12 +134,13 @@ def growing(done: Run) -> bool:
 class _Limits:
     """Counts requests that miss a target, and raises Stop when its quantile can no longer hold."""
 
-    def __init__(self, slo: SLO, extent: Extent) -> None:
-        planned = extent.requests or 0
+    def __init__(self, slo: SLO, extent: Extent, items: Sequence[Item]) -> None:
+        requests = extent.requests or 0
+        sent = range(extent.warm_up, extent.warm_up + requests)
+        gaps = sum(items[place % len(items)].max_tokens - 1 for place in sent)  # at most
+        planned = ((target, gaps if target.metric == "itl" else requests) for target in slo.targets)
         self._allowed = [
-            (target, planned - math.ceil(target.quantile * planned - 1e-9))
-            for target in slo.targets
-            if target.metric != "itl" and planned  # how many tokens are to come is not known
+            (target, most - math.ceil(target.quantile * most - 1e-9)) for target, most in planned if requests
         ]
         self._misses = [0] * len(self._allowed)
         self.missed: Target | None = None
@@ -145,8 +149,14 @@ class _Limits:
         if not progress.counted:
             return
         for place, (target, allowed) in enumerate(self._allowed):
-            if target.met_by(progress.last) is False:
-                self._misses[place] += 1
-                if self._misses[place] > allowed:
-                    self.missed = target
-                    raise Stop
+            self._misses[place] += _misses(target, progress.last)
+            if self._misses[place] > allowed:
+                self.missed = target
+                raise Stop
+
+
+def _misses(target: Target, record: ClientRecord) -> int:
+    """How many samples of the target's population miss it: the request, or its tokens."""
+    if target.metric == "itl" and record.ok:
+        return sum(tokens for gap_s, tokens in record.token_gaps() if gap_s > target.limit_s)
+    return int(target.met_by(record) is False)

@@ -18,6 +18,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     finished_s: float
     steady_until_s: float
     changes: tuple[tuple[float, int], ...]
+    unfinished_sent_s: tuple[float, ...] = ()
     unscheduled: int = 0
     void: str | None = None
 

@@ -86,6 +86,8 @@ async def _plain(
         load=load,
         summary=done.summary,
         client=done.run.client,
+        stopped="interrupted" if done.run.stopped else None,
+        unfinished=len(done.run.unfinished_sent_s),
         server_side=done.server_side,
     )
     return measurement, rows_of(0, done.run.started_s, done.run.warm_up, done.run.records, workload.items)

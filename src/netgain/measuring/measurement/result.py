@@ -115,7 +115,8 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True):
     """The highest open-loop rate at which all targets of the SLO hold lies in [`low_per_s`, `high_per_s`).
 
     None for an end that was not found. `low_met`, `high_met`: windows that met the SLO at that rate, of how many. `limit`: what
-    ended the search: precision reached, time, the client, or the range of rates. `goodput_per_s` at `low_per_s`.
+    ended the search: precision reached, time, the client, the range of rates, the number of windows, or whoever interrupted it.
+    `goodput_per_s` at `low_per_s`.
     """
 
     slo: str
@@ -124,7 +125,7 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True):
     low_met: tuple[int, int] | None
     high_met: tuple[int, int] | None
     goodput_per_s: float | None
-    limit: Literal["precision", "budget", "client", "range", "windows"]
+    limit: Literal["precision", "budget", "client", "range", "windows", "stopped"]
     text: str
     windows: tuple[Window, ...]
 
@@ -132,7 +133,8 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True):
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """`began_unix_s`: when the first counted request was due, `ended_unix_s`: when the last one had ended. `caveats`: what must
     be known before a figure is used. `restarts`: how the server was seen to have begun again or to have become another one since
-    it was met; empty: it was seen not to have, None: it tells nothing by which one could know.
+    it was met; empty: it was seen not to have, None: it tells nothing by which one could know. `stopped`: why it ended before
+    all was sent and answered (None: it did not), with `unfinished` requests in flight then, which have no record.
 
     `records`: name of the Parquet file beside this document with one row per request, None where there are none.
     `server_side.absent` says why there are no server metrics. With `saturation`, `summary` is of the last window at `low_per_s`.
@@ -143,6 +145,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
     began_unix_s: float | None
     ended_unix_s: float | None = None
+    stopped: str | None = None
+    unfinished: int = 0
     server: Server
     restarts: tuple[str, ...] | None = None
     prompts: Prompts

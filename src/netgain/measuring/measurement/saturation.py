@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-Outcomes = Mapping[float, Sequence[bool]]  # per rate, whether each window met the SLO
+Outcomes = Mapping[
+    float, Sequence[bool | None]
+]  # per rate, whether each window met the SLO; None: void, it tells nothing
+MOST_VOID = 3  # windows at one rate that are void before it is given up
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +26,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     step: float = 2.0
     least_per_s: float = 1e-3
     most_per_s: float = 1e5
-    most_windows: int = 60
+    most_windows: int = 24  # void ones included
 
 
 class Bracket(msgspec.Struct, frozen=True):
@@ -49,6 +52,8 @@ def next_rate(outcomes: Outcomes, rules: Rules) -> float | None:
     if not outcomes:
         return rules.start_per_s
     tied = [rate for rate, seen in outcomes.items() if _verdict(seen) is None]
+    if any(seen.count(None) >= MOST_VOID and _verdict(seen) is None for seen in outcomes.values()):
+        return None
     if tied:
         return min(tied)
     found = bracket(outcomes)
@@ -72,15 +77,21 @@ def _majority(rules: Rules) -> int:
     return rules.repeats // 2 + 1
 
 
-def _verdict(seen: Sequence[bool]) -> bool | None:
-    met = sum(seen)
-    return None if 2 * met == len(seen) else 2 * met > len(seen)
+def judged(seen: Sequence[bool | None]) -> tuple[int, int]:
+    """(windows that met the SLO, windows that could be judged)."""
+    known = [met for met in seen if met is not None]
+    return sum(known), len(known)
+
+
+def _verdict(seen: Sequence[bool | None]) -> bool | None:
+    met, of = judged(seen)
+    return None if 2 * met == of else 2 * met > of
 
 
 def _unconfirmed(found: Bracket, outcomes: Outcomes, rules: Rules) -> float | None:
     for rate in (found.low, found.high):
         if rate is not None:
-            met = sum(outcomes[rate])
-            if max(met, len(outcomes[rate]) - met) < _majority(rules):
+            met, of = judged(outcomes[rate])
+            if max(met, of - met) < _majority(rules):
                 return rate
     return None

@@ -1,6 +1,5 @@
 """A measurement for the terminal: what held, how sure it is, and what must be known before it is used."""
 
-import math
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -99,13 +98,19 @@ def _quantile(figure: Percentiles, name: str) -> str:
     if interval is None:
         return f"{text} *" if name in figure.thin else text
     low, high = interval
-    return f"{text} ({_bare(low, value)} to {_bare(high, value)})"
+    if _unit(low) == _unit(high) == _unit(value):
+        return f"{text} ({_bare(low, value)} to {_bare(high, value)})"
+    return f"{text} ({format_seconds(low)} to {format_seconds(high)})"
 
 
 def _bare(value: float, like: float) -> str:
     """Without its unit where that is the one of `like`."""
     text = format_seconds(value)
-    return text.split(" ")[0] if math.isfinite(value) and (abs(value) < 1.0) == (abs(like) < 1.0) else text
+    return text.split(" ")[0] if _unit(value) == _unit(like) else text
+
+
+def _unit(value: float) -> str:
+    return format_seconds(value).rpartition(" ")[2]
 
 
 def _rest(figure: Percentiles) -> tuple[str, str]:
@@ -181,11 +186,17 @@ def _figure(figure: Figure) -> str:
         return "least {}, mean {}, most {}".format(*shown)
     if not figure.count:
         return "no observation"
-    marks = {name: "above " if name in figure.above else "" for name in ("p50", "p95")}
-    return (
-        f"mean {format_seconds(figure.mean)}, p50 {marks['p50']}{format_seconds(figure.p50)}, "
-        f"p95 {marks['p95']}{format_seconds(figure.p95)} of {figure.count:,.0f}"
-    )
+    within = ", ".join(f"{name} {_bucket(figure.between.get(name))}" for name in ("p50", "p95"))
+    return f"mean {format_seconds(figure.mean)}, {within} ({figure.count:,.0f} samples)"
+
+
+def _bucket(bounds: tuple[float, float | None] | None) -> str:
+    if bounds is None:
+        return "n/a"
+    low, high = bounds
+    if high is None:
+        return f"above {format_seconds(low)}"
+    return f"up to {format_seconds(high)}" if low <= 0.0 else f"{_bare(low, high)} to {format_seconds(high)}"
 
 
 def _gauge(value: float, unit: str) -> str:

@@ -42,6 +42,17 @@ class HistogramDelta(msgspec.Struct, frozen=True, kw_only=True):
             low, before = bound, reached
         return None
 
+    def between(self, share: float) -> tuple[float, float] | None:
+        """The bounds of the bucket in which that quantile lies, which is all that a histogram knows of it."""
+        if self.quantile(share) is None:
+            return None
+        aim, low, before = share * (self.count or 0.0), 0.0, 0.0
+        for bound, reached in self.buckets:
+            if reached >= aim and reached > before:
+                return min(low, bound), bound
+            low, before = bound, reached
+        return None
+
 
 Counts = Mapping[tuple[str, Labels], float]  # by sample name and labels
 

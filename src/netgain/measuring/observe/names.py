@@ -4,6 +4,7 @@ netgain: ledger/prometheus.py. vLLM: the engine's v1/metrics/loggers.py (0.32 an
 srt/observability/metrics_collector.py (0.5); older ones also with `sglang_`. llama.cpp: the server's /metrics.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -61,13 +62,20 @@ MEANINGS: Mapping[str, Meaning] = {
             "llama.cpp": ("llamacpp:kv_cache_usage_ratio",),
         },
     ),
-    "prompt_tokens": Meaning(  # llama.cpp's leave out those that were cached
+    "prompt_tokens": Meaning(  # those found in a cache included
         "counter",
         "tokens",
         {
             "netgain": ("netgain_prompt_tokens_total",),
             "vllm": ("vllm:prompt_tokens_total",),
             "sglang": ("sglang:prompt_tokens_total",),
+        },
+    ),
+    "prefilled_tokens": Meaning(  # those that were computed
+        "counter",
+        "tokens",
+        {
+            "netgain": ("netgain_step_prefill_tokens_total",),
             "llama.cpp": ("llamacpp:prompt_tokens_total",),
         },
     ),
@@ -181,8 +189,9 @@ MEANINGS: Mapping[str, Meaning] = {
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One meaning of one window. `name`: the server's own, None when none of `tried` was there; all values None then.
 
-    A counter has `gained`, a gauge `least`, `mean`, `most`; a histogram `count`, `mean`, `p50`, `p95` and, in `above`, those
-    percentiles that lie above its largest bound (the value is that bound). `problem`: why a value is missing.
+    A counter has `gained`, a gauge `least`, `mean`, `most`; a histogram `count`, `mean`, `p50`, `p95` (linear within their
+    buckets, whose bounds `between` has; None: no upper one) and, in `above`, those percentiles that lie above its largest bound
+    (the value is that bound). `problem`: why a value is missing.
     """
 
     role: Role
@@ -196,6 +205,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     count: float | None = None
     p50: float | None = None
     p95: float | None = None
+    between: dict[str, tuple[float, float | None]] = {}
     above: tuple[str, ...] = ()
     problem: str | None = None
 
@@ -265,6 +275,11 @@ def _figure(window: ServerWindow, meaning: Meaning, tried: tuple[str, ...]) -> F
         mean=delta.mean,
         p50=values["p50"],
         p95=values["p95"],
+        between={
+            text: (bounds[0], bounds[1] if math.isfinite(bounds[1]) else None)
+            for text, share in (("p50", 0.5), ("p95", 0.95))
+            if (bounds := delta.between(share)) is not None
+        },
         above=tuple(text for text, found in quantiles.items() if found is not None and found[1]),
         problem=delta.problem,
     )

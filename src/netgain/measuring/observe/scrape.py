@@ -94,9 +94,12 @@ class Watch:
         asked_s = time.monotonic()
         try:
             async with self._session.get(self.url, headers=self._headers) as response:
-                body = await response.content.read(_LARGEST_BYTES)
                 if response.status != 200:
                     self._miss(f"status {response.status}")
+                    return
+                body = await _whole(response)
+                if body is None:
+                    self._miss(f"more than {_LARGEST_BYTES // 2**20} MiB")
                     return
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._miss(str(error) or type(error).__name__)
@@ -129,3 +132,14 @@ class Watch:
             figures={} if engine is None else figures(window, engine),
             window=window,
         )
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes | None:
+    """The body to its end, which one read need not bring: a page cut short looks like counters that are gone."""
+    parts, size = list[bytes](), 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > _LARGEST_BYTES:
+            return None
+        parts.append(part)
+    return b"".join(parts)

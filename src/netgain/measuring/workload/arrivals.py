@@ -134,11 +134,11 @@ def describe(arrivals: Arrivals) -> str:
     """One short phrase for reports."""
     match arrivals:
         case Poisson(rate, seed):
-            return f"open loop, Poisson {rate:g} requests/s, seed {seed}"
+            return f"open loop, Poisson {rate:.4g} requests/s, seed {seed}"
         case Constant(rate):
-            return f"open loop, constant {rate:g} requests/s"
+            return f"open loop, constant {rate:.4g} requests/s"
         case Bursty(rate, cv, seed):
-            return f"open loop, bursty {rate:g} requests/s (cv {cv:g}), seed {seed}"
+            return f"open loop, bursty {rate:.4g} requests/s (cv {cv:g}), seed {seed}"
         case Recorded(at_s, speed):
             return f"open loop, {len(at_s)} recorded arrivals at {speed:g} times their speed"
         case Closed(concurrency):
