@@ -72,6 +72,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     context: dict[str, str | int | float | None]
 
     @property
+    def word(self) -> str:
+        """The result in a word; a comparison of scaling and an A/A run decide nothing."""
+        if self.scaling is not None:
+            return "SCALING"
+        return "A/A CONTROL" if self.same_server else self.analysis.verdict.decision.upper()
+
+    @property
     def title(self) -> str:
         """What is compared, in a line."""
         before, after = (", ".join(side.where) for side in self.sides.values())

@@ -18,11 +18,8 @@ MARKS = {"equal": "=", "not needed": "=", "unknown": "?", "overridden": "overrid
 def show(outcome: Comparison, console: Console) -> None:
     """Print the summary; plain text where the console is not a terminal."""
     verdict = outcome.analysis.verdict
-    word = (
-        "SCALING" if outcome.scaling is not None else "A/A CONTROL" if outcome.same_server else verdict.decision.upper()
-    )
     lines = [
-        f"[bold {COLOURS[verdict.decision]}]{word}[/]{' (run void)' if verdict.void else ''}",
+        f"[bold {COLOURS[verdict.decision]}]{outcome.word}[/]{' (run void)' if verdict.void else ''}",
         escape(verdict.headline),
         *(f"- {escape(reason)}" for reason in verdict.reasons if reason not in verdict.headline),
         escape(f"It holds {verdict.scope}."),

@@ -1,20 +1,26 @@
-"""Writes a comparison to a folder: comparison.json for programs."""
+"""Writes a comparison to a folder: report.html for people, verdict.json to hand on, comparison.json with everything behind it."""
 
 from pathlib import Path
 
 import msgspec
 
+from netgain.deciding.compare.document import document_of
 from netgain.deciding.compare.outcome import Comparison
+from netgain.deciding.compare.page import render_comparison
+from netgain.deciding.verdict.store import NAME, to_json
 from netgain.errors import UsageError
 
+HTML = "report.html"
 JSON = "comparison.json"
 
 
 def write_comparison(outcome: Comparison, folder: Path) -> Path:
-    """Write the document and return its path. Raises UsageError when the folder cannot be written."""
+    """Write the files and return the path of the HTML. Raises UsageError when the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / JSON).write_bytes(msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
+        (folder / NAME).write_bytes(to_json(document_of(outcome)))
+        (folder / HTML).write_text(render_comparison(outcome), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"the report cannot be written to {folder}: {error}; choose another with --output") from error
-    return folder / JSON
+    return folder / HTML

@@ -18,9 +18,30 @@ TEMPLATE = "template.html.j2"
 
 def render_html(outcome: Outcome) -> str:
     """Render. All text from outside (prompts' ids, model names, errors) is escaped."""
-    source = (resources.files("netgain.deciding.report") / TEMPLATE).read_text(encoding="utf-8")
+    return (
+        templates()
+        .get_template(TEMPLATE)
+        .render(
+            o=outcome,
+            a=outcome.analysis,
+            v=outcome.analysis.verdict if outcome.analysis else None,
+            pictures=_pictures(outcome),
+            arms={arm.name: arm for arm in outcome.arms},
+            BASELINE=BASELINE,
+            CANDIDATE=CANDIDATE,
+        )
+    )
+
+
+def templates() -> jinja2.Environment:
+    """The templates of this room, with figures written as everywhere."""
+    folder = resources.files("netgain.deciding.report")
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(
         ms=figures.ms,
@@ -35,15 +56,7 @@ def render_html(outcome: Outcome) -> str:
         capitalize_first=_capitalised,
         command=shlex.join,
     )
-    return environment.from_string(source).render(
-        o=outcome,
-        a=outcome.analysis,
-        v=outcome.analysis.verdict if outcome.analysis else None,
-        pictures=_pictures(outcome),
-        arms={arm.name: arm for arm in outcome.arms},
-        BASELINE=BASELINE,
-        CANDIDATE=CANDIDATE,
-    )
+    return environment
 
 
 def _capitalised(text: str) -> str:
