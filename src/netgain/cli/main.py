@@ -31,6 +31,9 @@ COMMANDS: Mapping[str, Command] = {
         "netgain.cli.decide:decide",
         "Measure, try the technique that should help, say if it pays.",
     ),
+    "guard": Command(
+        "netgain.cli.guard:guard", "Watch a deployed service: does its verdict still hold, or is it time to go back?"
+    ),
     "measure": Command(
         "netgain.cli.measure:measure",
         "Put load on any OpenAI-compatible server; find the rate it sustains; read other tools' results.",
