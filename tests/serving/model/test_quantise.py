@@ -173,3 +173,10 @@ def test_kv_of_one_compute_type_is_never_taken_for_anothers(
     assert loaded["auto"].computed == loaded["int4"].computed
     assert len({model.numerics for model in loaded.values()}) == 4
     assert len({model.weights_digest for model in loaded.values()}) == 1
+
+
+def test_kv_of_a_safetensors_folder_in_int8_is_not_taken_for_that_in_bf16(tiny: Callable[..., Any]) -> None:
+    folder = tiny().folder
+    eight, sixteen = (load_model(folder, dtype, load_kernels("torch")) for dtype in ("int8", "bf16"))
+    assert eight.weights_digest == sixteen.weights_digest
+    assert eight.numerics != sixteen.numerics
