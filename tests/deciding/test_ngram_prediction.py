@@ -154,8 +154,8 @@ def test_switches_name_every_part_of_the_setting_and_the_version(make_record):
     assert switch.flags[:2] == ("--speculation", "ngram")
     assert {"engine.speculation.k=5", "engine.speculation.lookup_min=2"} <= set(switch.flags)
     assert switch.verified
-    with pytest.raises(UsageError, match="vllm"):
-        NgramSpeculation().switch_on("vllm", {"k": 5, "lookup_min": 2, "lookup_max": 4})
+    with pytest.raises(UsageError, match="tensorrt"):
+        NgramSpeculation().switch_on("tensorrt-llm", {"k": 5, "lookup_min": 2, "lookup_max": 4})
 
 
 def test_an_unknown_technique_is_refused_with_the_nearest():

@@ -2,18 +2,24 @@
 
 import datetime
 import re
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
 
+from netgain.deciding.decide.budget import parse_budget
 from netgain.deciding.decide.loop import decide as run_loop
 from netgain.deciding.decide.settings import Settings, parse_loads
+from netgain.deciding.experiment.arms.hooks import read_hooks
+from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.deciding.report.terminal import print_summary
 from netgain.deciding.report.write import write_report
+from netgain.errors import UsageError
+from netgain.measuring.observe.names import Engine
 
 
 def report_folder(workload: str, now: datetime.datetime) -> Path:
@@ -61,6 +67,42 @@ def decide(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A server setting for both arms. May be repeated."),
     ] = None,
+    engine: Annotated[str, typer.Option(help="netgain, vllm, sglang or llama.cpp: what both arms run.")] = "netgain",
+    python: Annotated[
+        Path | None, typer.Option(help="The interpreter of the environment that has the engine.", show_default=False)
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            help="The command line that starts the engine, with {model}, {port} and {flags} where they belong.",
+            show_default=False,
+        ),
+    ] = None,
+    flags: Annotated[str, typer.Option(help="Flags of the engine for both arms, in one text.")] = "",
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME=VALUE", help="A variable for both arms. May be repeated."),
+    ] = None,
+    hooks: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML or TOML file of shell commands that operate an arm (kubectl, helm, Slurm).", show_default=False
+        ),
+    ] = None,
+    devices: Annotated[int, typer.Option(help="Devices that each arm occupies, for the estimate of device-hours.")] = 1,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Most device-hours of the experiment, such as 2h: it is made smaller, or refused."),
+    ] = None,
+    start_timeout: Annotated[
+        float | None, typer.Option(help="Seconds that a server may take to start; 300, and 1200 for other engines.")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a run that ended before its end: go on with the same settings.", show_default=False
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -71,7 +113,9 @@ def decide(
 ) -> None:
     """Measure a baseline, try the technique that should help most, and say whether it pays."""
     console = Console()
-    folder = output or report_folder(workload, datetime.datetime.now())
+    if resume is not None and output is not None:
+        raise UsageError("a run that goes on writes where it was; give --resume or --output")
+    folder = resume or output or report_folder(workload, datetime.datetime.now())
     loads = parse_loads(concurrency)
     settings = Settings(
         output=folder,
@@ -90,9 +134,49 @@ def decide(
         tasks=tasks,
         scorer=scorer,
         serve_flags=tuple(part for setting in set_ or () for part in ("--set", setting)),
+        engine=known_engine(engine),
+        starting=Starting(
+            python=None if python is None else str(python),
+            command=command,
+            flags=tuple(_split(flags)),
+            environment=dict(_variable(one) for one in env or ()),
+            devices=devices,
+        ),
+        hooks=None if hooks is None else read_hooks(hooks),
+        start_timeout_s=start_timeout or (300.0 if engine == "netgain" else 1200.0),
+        budget_s=None if budget is None else parse_budget(budget),
+        resume=resume is not None,
     )
     with TerminalProgress(console) as progress:
         outcome = run_loop(settings, progress)
     report = write_report(outcome, folder)
     print_summary(outcome, console)
     console.print(f"[bold]Report:[/] {report}", soft_wrap=True)
+
+
+def known_engine(name: str) -> Engine:
+    """Raises UsageError: for the URL of a running server with what can be done with one."""
+    known: tuple[Engine, ...] = get_args(Engine)
+    if name.startswith(("http://", "https://")):
+        raise UsageError(
+            f"{name} is a server that runs already, and switching a technique on needs starting one: a running server can be "
+            "measured and diagnosed only (netgain measure URL); to decide between two that run: netgain compare"
+        )
+    for engine in known:
+        if name in (engine, engine.replace(".", ""), engine.replace(".", "_")):
+            return engine
+    raise UsageError(f"there is no engine {name!r}; known are {', '.join(known)}")
+
+
+def _split(flags: str) -> list[str]:
+    try:
+        return shlex.split(flags)
+    except ValueError as error:
+        raise UsageError(f"the flags {flags!r} cannot be read as a shell would ({error})") from error
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"the variable {text!r} is not NAME=VALUE")
+    return name, value

@@ -10,43 +10,47 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from netgain.deciding.decide.budget import estimate, within
 from netgain.deciding.decide.candidates import nothing_to_try, refuse_what_cannot_be_judged, without_lossy
 from netgain.deciding.decide.context import caveats_of, context, probed
+from netgain.deciding.decide.engines import (
+    asking,
+    baseline_flags,
+    caveats_before,
+    decomposed,
+    engine_version,
+    launch,
+    replayable,
+    step_cost,
+)
 from netgain.deciding.decide.handoffs import HandoffLog
 from netgain.deciding.decide.narrate import Narrator, Silence
+from netgain.deciding.decide.prepared import Prepared, asked_for, journal_of, keep, prepared_before, settings_tree
 from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
 from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms
+from netgain.deciding.decide.recording import record_baseline
 from netgain.deciding.decide.score import score
-from netgain.deciding.decide.server import Served, measure_step_cost, served_model, step_counts
+from netgain.deciding.decide.server import Served, served_model, step_counts
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.decide.sweeping import blocks_of, expected_minutes, judge_trial, sizes
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
-from netgain.deciding.diagnose.decompose import decompose
-from netgain.deciding.diagnose.hypotheses import Hypothesis, rank
+from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.experiment.analyse import Terms
 from netgain.deciding.experiment.arm import Arm
-from netgain.deciding.experiment.arms.launched import LaunchedServer
-from netgain.deciding.experiment.arms.netgain import launched_netgain
+from netgain.deciding.experiment.arms.idle import find_spinners, give_turn
 from netgain.deciding.experiment.block import Block
-from netgain.deciding.experiment.conduct import Asking, Design, conduct, grouped, warm_up, with_salt
+from netgain.deciding.experiment.conduct import Asking, Design, conduct, grouped
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.sweeping import sweep_design
 from netgain.deciding.experiment.trial_file import write_records
-from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
+from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.verdict.deploy import deployable
-from netgain.errors import Unavailable
-from netgain.measuring.client.options import Options
-from netgain.measuring.client.record import ErrorKind
-from netgain.measuring.client.run import Progress, Run, run
 from netgain.measuring.record.as_workload import load_traffic
-from netgain.measuring.workload.arrivals import Closed
-from netgain.measuring.workload.item import Item, Workload
 from netgain.measuring.workload.slo import SLO, parse_slo
 from netgain.wording import count
 
-ENGINE = "netgain"
 T = TypeVar("T")
 
 
@@ -83,23 +87,35 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
     refuse_what_cannot_be_judged(workload, tryable)
     check_files(settings)
     items = prepare_items(workload, settings)
+    before_crash = prepared_before(settings) if settings.resume else None
     async with AsyncExitStack() as stack:
-        baseline = _launch(stack, settings, BASELINE, ("--speculation", "none"))
+        baseline = _launch(stack, settings, BASELINE, baseline_flags(settings.engine))
         narrator.phase("starting the baseline server")
+        starting_s = time.monotonic()
         await _up(baseline, settings)
+        start_s = time.monotonic() - starting_s
+        await find_spinners((baseline,))
         served = await served_model(baseline.url)
         model = served.name
-        options = Options(timeout_s=settings.request_timeout_s, server_record=True, server_tokens=True)
+        asked = asking(settings, model)
+        if before_crash is not None:
+            outcome = await _try(before_crash, baseline, stack, served, asked, slo, settings, narrator, began_s)
+            return msgspec.structs.replace(outcome, seconds=time.monotonic() - began_s)
         narrator.phase("measuring what a step costs")
-        cost, missing = await measure_step_cost(baseline.url, max(settings.concurrency, *settings.loads, 1))
+        cost, missing, cost_basis = await step_cost(settings, baseline.url, asked)
         probe = probed()
         before = await step_counts(baseline.url)
-        recorded = await _record_baseline(baseline, items, model, options, settings, narrator)
+        recorded, seen = await record_baseline(baseline, items, asked, settings, narrator)
         limits = arm_limits(BASELINE, before, await step_counts(baseline.url), served.work, probe)
         answered = {record.item_id for record in recorded.records if record.ok}
         used = tuple(item for item in items if item.id in answered)
-        parts = decompose(recorded.records)
-        form = settings.form.fitted(parts.e2e_s, settings.concurrency)
+        parts = decomposed(settings.engine, recorded.records, seen)
+        form, lost = settings.form.fitted(parts.e2e_s, settings.concurrency), tuple[str, ...]()
+        if settings.budget_s is not None and not settings.loads:
+            form, lost = within(settings.budget_s, form, parts.e2e_s, settings.concurrency, start_s, settings.devices)
+        cost_of_it = estimate(form, parts.e2e_s, settings.concurrency, start_s, settings.devices)
+        for said in (f"the experiment: {cost_of_it.says}", *lost):
+            narrator.found(said)
         design = (
             sweep_design(used, settings.loads, form.starts, form.groups, form.control_every)
             if settings.loads
@@ -111,18 +127,21 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             )
         )
         tried = {item.id for item in design.items}
+        good = [record for record in recorded.records if record.ok and record.item_id in tried]
+        told_version = await engine_version(settings.engine, baseline.url)
         facts = Facts(
-            engine=ENGINE,
-            engine_version=str(context()["netgain"]),
+            engine=settings.engine,
+            engine_version=str(context()["netgain"] if settings.engine == "netgain" else told_version or "unknown"),
             model=model,
             workload=workload.name,
             concurrency=settings.concurrency,
             decomposition=parts,
-            records=tuple(record for record in recorded.records if record.ok and record.item_id in tried),
+            records=await replayable(settings.engine, baseline.url, model, good, design.items),
             synthetic_text=workload.synthetic,
             step_cost=cost,
             step_cost_missing=missing,
             kv_dtype=served.told.get("kv_dtype"),
+            step_cost_basis=cost_basis,
         )
         bottleneck = find_bottleneck(facts)
         narrator.found(bottleneck.statement)
@@ -133,7 +152,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seconds=0.0,
             first_verdict_s=None,
-            asked=_asked(settings, workload, len(tried)),
+            asked=asked_for(settings, workload, len(tried)),
             context=context(),
             server=served.told,
             decomposition=facts.decomposition,
@@ -156,31 +175,28 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             deploy_note=None,
             server_client_gap_s=server_client_gap_s(recorded.records),
             looped_baseline=looped_share(recorded.records),
-            cannot_show=(*workload.notes, *cannot_show(settings, items, tried)),
+            cannot_show=(*workload.notes, *lost, *cannot_show(settings, items, tried)),
         )
         outcome = base
         if best is not None:
-            outcome = await _try(
-                best, base, facts, baseline, stack, design, served, options, slo, settings, narrator, began_s
-            )
+            prepared = Prepared(settings=settings_tree(settings), base=base, facts=facts, best=best, design=design)
+            outcome = await _try(prepared, baseline, stack, served, asked, slo, settings, narrator, began_s)
     return msgspec.structs.replace(outcome, seconds=time.monotonic() - began_s)
 
 
 async def _try(
-    best: Hypothesis,
-    base: Outcome,
-    facts: Facts,
+    prepared: Prepared,
     baseline: Arm,
     stack: AsyncExitStack,
-    design: Design,
     served: Served,
-    options: Options,
+    asked: Asking,
     slo: SLO | None,
     settings: Settings,
     narrator: Narrator,
     began_s: float,
 ) -> Outcome:
     """Run the paired experiment for one hypothesis that has a prediction, and fill in the outcome."""
+    best, base, facts, design = prepared.best, prepared.base, prepared.facts, prepared.design
     chosen, prediction = CATALOGUE[best.technique], best.prediction
     assert prediction is not None
     setting = ", ".join(f"{name}={value}" for name, value in prediction.setting.items())
@@ -189,14 +205,26 @@ async def _try(
         if prediction.off_is_better
         else f"{best.title} is predicted to make requests {prediction.speedup_e2e:.2f}x as fast ({setting})"
     )
-    switch = chosen.switch_on(ENGINE, prediction.setting)
+    off = baseline_flags(settings.engine)
+    switch = chosen.switch_on(settings.engine, prediction.setting)
     arms: dict[str, Arm] = {BASELINE: baseline, CANDIDATE: _launch(stack, settings, CANDIDATE, switch.flags)}
     if design.with_control:
-        arms[CONTROL] = _launch(stack, settings, CONTROL, ("--speculation", "none"))
+        arms[CONTROL] = _launch(stack, settings, CONTROL, off)
+    journal = journal_of(settings, design, arms)
+    stack.callback(journal.close)
+    if not settings.resume:
+        keep(settings.output, prepared)
     narrator.phase("starting the candidate server")
     for name, arm in arms.items():
         if name != BASELINE:
+            give_turn(arms, name)
             await _up(arm, settings)
+    give_turn(arms, None)
+    await find_spinners(arms.values())
+    narrator.phase("looking for what differs between the arms besides the technique")
+    caveats = await caveats_before(settings, arms, asked, {BASELINE: off, CANDIDATE: switch.flags})
+    for caveat in caveats:
+        narrator.found(caveat.says)
     quality = None
     if chosen.kind == "lossy" or settings.tasks is not None:
         quality = await judge_arms(baseline.url, arms[CANDIDATE].url, served.name, facts.records, settings, narrator)
@@ -219,18 +247,21 @@ async def _try(
         await handoffs.end(arms)
         for arm in arms.values():
             await arm.stop()
-        for arm in list(arms.values())[:: 1 if start % 2 == 0 else -1]:
+        for name, arm in list(arms.items())[:: 1 if start % 2 == 0 else -1]:
+            give_turn(arms, name)
             await _up(arm, settings)
+        give_turn(arms, None)
         before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
         await handoffs.begin(arms)
 
     trial = await conduct(
         arms,
         design,
-        Asking(model=served.name, options=options),
+        asked,
         f"netgain-{settings.seed}-{time.time_ns()}",
         on_block,
         restart,
+        journal,
     )
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     await handoffs.end(arms)
@@ -268,32 +299,29 @@ async def _try(
         drafting=drafted,
         cache_state=await baseline.reset(),
         deploy=(arms[CANDIDATE] if adopt else baseline).command if switch.verified else None,
-        deploy_note=(
-            f"switches checked with {ENGINE} {', '.join(switch.checked_with)}"
-            if switch.verified
-            else "the switches of this technique are unverified for this engine, so no command is given"
-        ),
+        deploy_note=switch.note,
         sweep=judged.sweep,
         handoffs=handoffs.costs(),
         quality=None
         if quality is None
         else for_verdict(quality, chosen.kind, analysis.verdict.identity, settings.scorer),
-        caveats=caveats_of(served),
+        caveats=(*caveats_of(served), *caveats),
         deployable=(
             deployable(
-                ENGINE,
+                settings.engine,
                 "candidate" if adopt else "baseline",
                 (arms[CANDIDATE] if adopt else baseline).command,
                 switch.flags,
                 switch.checked_with,
+                None if switch.verified else switch.note,
             ),
         ),
     )
 
 
-def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str]) -> LaunchedServer:
+def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str]) -> Arm:
     """An arm that the stack will stop, also when it never became ready."""
-    arm = launched_netgain(name, (settings.model, *settings.serve_flags, *flags), settings.output / f"{name}.log")
+    arm = launch(settings, name, flags)
     stack.push_async_callback(arm.stop)
     return arm
 
@@ -301,42 +329,3 @@ def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequenc
 async def _up(arm: Arm, settings: Settings) -> None:
     await arm.start()
     await arm.ready(settings.start_timeout_s)
-
-
-async def _record_baseline(
-    baseline: Arm, items: Sequence[Item], model: str, options: Options, settings: Settings, narrator: Narrator
-) -> Run:
-    narrator.phase("measuring the baseline", len(items))
-    salt = f"netgain-{settings.seed}-{time.time_ns()}-recording"
-    await warm_up(baseline, items[:2], Asking(model=model, options=options), salt)
-
-    def on_progress(progress: Progress) -> None:
-        narrator.step(progress.last.item_id)
-
-    limited = msgspec.structs.replace(with_salt(options, salt), deadline_s=settings.form.recording_s)
-    recorded = await run(baseline.url, model, items, Closed(settings.concurrency), limited, on_progress)
-    in_time = tuple(record for record in recorded.records if record.error_kind is not ErrorKind.DEADLINE)
-    recorded = msgspec.structs.replace(recorded, records=in_time)
-    if not any(record.ok for record in recorded.records):
-        first = next((record.error for record in recorded.records), "no request ended in time")
-        raise Unavailable(f"the baseline answered none of {count(len(items), 'request')}; the first: {first}")
-    return recorded
-
-
-def _asked(settings: Settings, workload: Workload, prompts: int) -> Asked:
-    return Asked(
-        model=settings.model,
-        workload=workload.name,
-        workload_digest=workload.digest,
-        prompts=prompts,
-        prompts_available=len(workload.items),
-        output_tokens_at_most=settings.form.output_tokens,
-        concurrency=settings.concurrency,
-        temperature=settings.temperature,
-        seed=settings.seed,
-        slo=settings.slo,
-        minimum_effect=settings.minimum_effect,
-        technique=settings.technique,
-        form="quick" if settings.quick else "full",
-        loads=settings.loads,
-    )

@@ -82,6 +82,8 @@ async def step_counts(url: str) -> StepCounts | None:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 sums[sample.name] += sample.value
+        if "netgain_decode_only_steps_total" not in sums:
+            return None
         return StepCounts(
             decode_steps=int(sums["netgain_decode_only_steps_total"]),
             decode_s=sums["netgain_decode_only_seconds_total"],

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import msgspec
 
+from netgain.deciding.experiment.arms.hooks import Hooks
+from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.errors import UsageError
+from netgain.measuring.observe.names import Engine
 from netgain.measuring.quality.texts import BUNDLED
 from netgain.wording import count
 
@@ -63,8 +66,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One decision. `technique` None takes the candidate with the highest predicted net gain. `loads`: several
     concurrencies to decide at, in ascending order, the first of which is `concurrency`; empty for a single one.
 
-    `serve_flags` are passed to both arms. `texts`, `tasks` and `scorer` are what quality is
-    measured on, for lossy techniques and wherever there are tasks. Raises UsageError where a value cannot be meant.
+    `serve_flags` are passed to both arms of netgain, `starting` says how another engine is started, `hooks` how an arm is
+    operated by commands. `budget_s`: device-seconds that the experiment may take. `resume`: `output` holds a run that ended
+    before its end. `texts`, `tasks` and `scorer` are what quality is measured on, for lossy techniques and wherever there
+    are tasks. Raises UsageError where a value cannot be meant.
     """
 
     output: Path
@@ -85,8 +90,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     loads: tuple[int, ...] = ()
     start_timeout_s: float = 300.0
     request_timeout_s: float = 120.0
+    engine: Engine = "netgain"
+    starting: Starting = Starting()
+    hooks: Hooks | None = None
+    budget_s: float | None = None
+    resume: bool = False
 
     def __post_init__(self) -> None:
+        if self.engine != "netgain" and self.model == "default":
+            raise UsageError(f"{self.engine} has no default model; name one that it can load (--model)")
+        if self.engine != "netgain" and self.serve_flags:
+            raise UsageError(f"--set is for netgain's settings; give {self.engine} its own flags (--flags)")
+        if self.engine == "netgain" and self.starting != Starting(devices=self.starting.devices):
+            raise UsageError(
+                "netgain starts itself, with --set NAME=VALUE; --python, --command, --flags and --env are for others"
+            )
         if self.concurrency < 1:
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
         if self.loads and (self.loads[0] != self.concurrency or any(b <= a for a, b in itertools.pairwise(self.loads))):
@@ -107,6 +125,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         size = max(base.group_size, 2 * self.concurrency if self.concurrency > 1 else 1)
         tokens = base.output_tokens if self.output_tokens is None else self.output_tokens
         return msgspec.structs.replace(base, group_size=size, output_tokens=tokens)
+
+    @property
+    def devices(self) -> int:
+        """How many each arm occupies."""
+        return self.starting.devices if self.hooks is None else self.hooks.devices
 
 
 def parse_loads(text: str) -> tuple[int, ...]:

@@ -39,7 +39,12 @@ class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
 def find_bottleneck(facts: Facts) -> Bottleneck:
     """Name the group of stages that dominates, say why, and say what does not follow."""
     parts = facts.decomposition
-    shares = {name: parts.share(*stages) for name, stages in GROUPS.items()}
+    shares = {
+        name: parts.share(*stages) for name, stages in GROUPS.items() if not set(stages) <= set(parts.not_measured)
+    }
+    unknown = [name for name in GROUPS if name not in shares]
+    if not shares:
+        return _unknown(facts)
     place = max(shares, key=lambda name: shares[name])
     share = shares[place]
     dominant = share >= DOMINANT
@@ -54,23 +59,39 @@ def find_bottleneck(facts: Facts) -> Bottleneck:
         place=place if dominant else None,
         share=share,
         statement=statement + ".",
-        evidence=(_shares(shares), *_first_token(parts), *_gaps(facts), *_interference(parts)),
+        evidence=(_shares(shares, unknown), *_first_token(parts), *_gaps(facts), *_interference(parts)),
         cannot_conclude=tuple(_refused(facts)),
     )
 
 
-def _shares(shares: dict[str, float]) -> str:
-    return "Shares of end-to-end time: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()) + "."
+def _unknown(facts: Facts) -> Bottleneck:
+    return Bottleneck(
+        place=None,
+        share=0.0,
+        statement=f"{facts.engine} does not tell where a request waits, so no bottleneck is named.",
+        evidence=(_shares({}, list(GROUPS)), *_first_token(facts.decomposition), *_gaps(facts)),
+        cannot_conclude=tuple(_refused(facts)),
+    )
+
+
+def _shares(shares: dict[str, float], unknown: list[str]) -> str:
+    told = [f"{name} {share:.1%}" for name, share in shares.items()]
+    told += [f"{name} not measured by this engine" for name in unknown]
+    return "Shares of end-to-end time: " + ", ".join(told) + "."
 
 
 def _first_token(parts: Decomposition) -> list[str]:
     stages = parts.ttft_stages
-    told = ", ".join(f"{stage} {ms(seconds)}" for stage, seconds in stages.items() if seconds >= 1e-5)
+    told = ", ".join(f"{_stage_name(stage)} {ms(seconds)}" for stage, seconds in stages.items() if seconds >= 1e-5)
     cached = "an unknown number" if parts.cached_tokens is None else f"{parts.cached_tokens:.0f}"
     return [
         f"First token after {ms(parts.ttft_s)} in the server: {told}; {cached} of "
         f"{parts.prompt_tokens:.0f} prompt tokens came from the prefix cache. Loading the model is outside (warmed up)."
     ]
+
+
+def _stage_name(stage: Stage) -> str:
+    return "not told apart" if stage is Stage.UNATTRIBUTED else str(stage)
 
 
 def _gaps(facts: Facts) -> list[str]:
@@ -81,10 +102,19 @@ def _gaps(facts: Facts) -> list[str]:
     steps = sum(parts.decode_stages.get(stage, 0.0) for stage in GROUPS["decode steps"])
     queued = sum(parts.decode_stages.get(stage, 0.0) for stage in GROUPS["waiting for a turn"])
     network = parts.client_s.get(ClientStage.NETWORK, 0.0)
-    said = [
-        f"Per token after the first: {ms(parts.decode_s / later)}, of which {ms(steps / later)} in steps and "
-        f"{ms(queued / later)} waiting between them; network and client add {ms(network)} per request."
-    ]
+    within = "which the engine does not split"
+    if Stage.DECODE not in parts.not_measured:
+        within = f"of which {ms(steps / later)} in steps"
+        waits = set(GROUPS["waiting for a turn"]) <= set(parts.not_measured)
+        within += (
+            " (waiting between them is not measured apart)"
+            if waits
+            else f" and {ms(queued / later)} waiting between them"
+        )
+    around = f"network and client add {ms(network)} per request"
+    if parts.network_within:
+        around = "the network is within, since the engine has no time of its own for whole requests"
+    said = [f"Per token after the first: {ms(parts.decode_s / later)}, {within}; {around}."]
     ratio = _two_over_one(facts)
     if ratio is not None:
         shape = (
@@ -119,6 +149,11 @@ def _refused(facts: Facts) -> list[str]:
     """The conclusions that this measurement does not support, whatever the shares say."""
     parts = facts.decomposition
     said = [
+        *(
+            [f"Anything about {', '.join(map(str, parts.not_measured))}: not measured by this engine."]
+            if parts.not_measured
+            else []
+        ),
         "That a device is 'busy' or 'idle' is no evidence here: utilisation was not used and would not tell compute from "
         "waiting for memory.",
         "'The first token is late, so prefill compute is the problem': the stages above separate queue, look-up and prefill, "

@@ -10,6 +10,7 @@ import msgspec
 import psutil
 
 from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.arms.idle import give_turn
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.journal import Journal
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL, Observation
@@ -155,6 +156,7 @@ async def conduct(
                     if started is not None and restart is not None:
                         await restart(start)
                     for warmed, arm in arms.items():
+                        give_turn(arms, warmed)
                         await warm_up(arm, items, ways[warmed], f"{salt}-{start}")
                     started = start
                 block, done = await _block(
@@ -177,6 +179,7 @@ async def conduct(
             observations += seen
             if on_block is not None:
                 on_block(block, design.blocks)
+    give_turn(arms, None)
     return Trial(
         observations=tuple(observations),
         blocks=tuple(blocks),
@@ -218,6 +221,7 @@ async def _block(
     group: int,
     repeat: int,
 ) -> tuple[Block, Run]:
+    give_turn(arms, name)
     await arms[name].reset()
     before, machine, began_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
     done = await run(arms[name].url, asking.model, items, Closed(design.load_of(group)), asking.options)

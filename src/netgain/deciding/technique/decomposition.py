@@ -11,7 +11,8 @@ class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
     `ttft_stages` tile arrival to first token, `decode_stages` first token to end; `own_s` and `stall_s` split step time
     into the request's own cost and waiting for batch neighbours (None: the engine had no cost curve). `requests` counts
     the records used, `dropped` those left out because they failed or came without a server record. `cached_tokens` None: not
-    every request knew.
+    every request knew. `not_measured`: stages that this engine does not tell apart: their time is in UNATTRIBUTED, and they are
+    unknown, not zero. `network_within`: the engine has no time of its own for whole requests, so SERVER holds the network too.
     """
 
     requests: int
@@ -25,6 +26,8 @@ class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: float
     own_s: float | None = None
     stall_s: float | None = None
+    not_measured: tuple[Stage, ...] = ()
+    network_within: bool = False
 
     @property
     def stages(self) -> dict[Stage, float]:

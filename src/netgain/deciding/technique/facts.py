@@ -26,3 +26,4 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     step_cost: StepCost | None = None
     step_cost_missing: str | None = None
     kv_dtype: str | None = None
+    step_cost_basis: str = "measured by the engine"

@@ -95,7 +95,9 @@ class KvInt8:
                 raise UsageError(
                     f"an 8-bit KV cache has no switch for the engine {engine!r} here; known: netgain, vllm"
                 )
-        return SwitchOn(engine=engine, flags=flags, checked_with=_KNOWN[engine])
+        return SwitchOn(
+            engine=engine, flags=flags, checked_with=_KNOWN[engine], read_from="0.32.0" if engine == "vllm" else None
+        )
 
 
 def reading_share(cost: StepCost, batch: int, context: int) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from netgain.cost.step_cost import StepCost
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.kind import Kind
+from netgain.deciding.technique.ngram_switches import ngram_switch
 from netgain.deciding.technique.prediction import Considered, Prediction, Setting
 from netgain.deciding.technique.protocol import SwitchOn
 from netgain.errors import UsageError
@@ -92,28 +93,14 @@ class NgramSpeculation:
             drafts=best.drafts,
             considered=tuple(outcome.considered() for outcome in sorted(outcomes, key=lambda o: -o.net_s)),
             basis=(
-                f"shadow replay over {len(pool)} recorded outputs, step cost measured by the engine, "
+                f"shadow replay over {len(pool)} recorded outputs, step cost {facts.step_cost_basis}, "
                 f"{len(outcomes)} settings compared on the same outputs"
             ),
             not_covered=_not_covered(facts, cost),
         )
 
     def switch_on(self, engine: str, setting: Setting) -> SwitchOn:
-        if engine != "netgain":
-            raise UsageError(f"n-gram speculation has no switch for the engine {engine!r} here; known: netgain")
-        return SwitchOn(
-            engine=engine,
-            flags=(
-                "--speculation",
-                "ngram",
-                *(
-                    part
-                    for name in ("k", "lookup_min", "lookup_max")
-                    for part in ("--set", f"engine.speculation.{name}={setting[name]}")
-                ),
-            ),
-            checked_with=("0.1.0",),
-        )
+        return ngram_switch(engine, setting)
 
 
 def _replayable(record: ClientRecord) -> bool:

@@ -11,15 +11,25 @@ from netgain.deciding.technique.prediction import Prediction, Setting
 
 class SwitchOn(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine is told. `checked_with` lists engine versions with which the switch was used to start the engine;
-    empty means unverified, and an unverified switch is never presented as deployable."""
+    empty means unverified, and an unverified switch is never presented as deployable. `read_from`: the version in whose
+    source an unverified one was read."""
 
     engine: str
     flags: tuple[str, ...]
     checked_with: tuple[str, ...]
+    read_from: str | None = None
 
     @property
     def verified(self) -> bool:
         return bool(self.checked_with)
+
+    @property
+    def note(self) -> str:
+        """How far the switch can be relied on."""
+        if self.verified:
+            return f"switches checked with {self.engine} {', '.join(self.checked_with)}"
+        source = f" (read from {self.read_from})" if self.read_from else ""
+        return f"the switches of this technique are unverified{source}: never used to start {self.engine}, so no command is given"
 
 
 class Technique(Protocol):

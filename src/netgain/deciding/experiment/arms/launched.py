@@ -62,6 +62,7 @@ class LaunchedServer:
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._family: dict[int, psutil.Process] = {}
+        self.freezes = False  # whether it is to be frozen while another arm is loaded
 
     @property
     def name(self) -> str:

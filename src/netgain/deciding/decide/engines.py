@@ -1,0 +1,134 @@
+"""What deciding has to know of each engine: how its arms are started and asked, and where what it does not tell comes from."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from netgain.cost.step_cost import StepCost
+from netgain.deciding.decide.outside import BASIS, step_cost_outside, with_ids
+from netgain.deciding.decide.server import measure_step_cost
+from netgain.deciding.decide.settings import Settings
+from netgain.deciding.diagnose.decompose import decompose
+from netgain.deciding.diagnose.from_metrics import decompose_by_metrics
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.arms.cold import verify_cold
+from netgain.deciding.experiment.arms.confounders import ArmSetup, confounders
+from netgain.deciding.experiment.arms.effective import effective_configuration
+from netgain.deciding.experiment.arms.hooked import HookedArm
+from netgain.deciding.experiment.arms.launched import LaunchedServer
+from netgain.deciding.experiment.arms.llama_cpp import launched_llama_cpp
+from netgain.deciding.experiment.arms.netgain import launched_netgain
+from netgain.deciding.experiment.arms.sglang import launched_sglang
+from netgain.deciding.experiment.arms.vllm import launched_vllm
+from netgain.deciding.experiment.conduct import Asking
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.technique.decomposition import Decomposition
+from netgain.deciding.verdict.document import Caveat
+from netgain.measuring.client.options import Options
+from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.observe.names import Engine
+from netgain.measuring.observe.scrape import Observed
+from netgain.measuring.workload.item import Item
+
+PROBE_CONTEXT = 128  # tokens before the steps whose cost is measured from outside
+_VERSIONS: Mapping[Engine, tuple[str, str]] = {
+    "vllm": ("/version", "version"),
+    "sglang": ("/get_server_info", "version"),
+    "llama.cpp": ("/props", "build_info"),
+}
+
+
+def launch(settings: Settings, name: str, flags: Sequence[str]) -> Arm:
+    """The arm, not yet started."""
+    if settings.hooks is not None:
+        return HookedArm(name, settings.hooks, (*settings.starting.flags, *flags))
+    log: Path = settings.output / f"{name}.log"
+    match settings.engine:
+        case "netgain":
+            return launched_netgain(name, (settings.model, *settings.serve_flags, *flags), log)
+        case "vllm":
+            return launched_vllm(name, settings.model, flags, log, settings.starting)
+        case "sglang":
+            return launched_sglang(name, settings.model, flags, log, settings.starting)
+        case "llama.cpp":
+            return launched_llama_cpp(name, settings.model, flags, log, settings.starting)
+
+
+def baseline_flags(engine: Engine) -> tuple[str, ...]:
+    """What switches every technique of the catalogue off, where that is not the default."""
+    return ("--speculation", "none") if engine == "netgain" else ()
+
+
+def asking(settings: Settings, model: str) -> Asking:
+    """How the engine's arms are asked; llama.cpp ignores salts."""
+    own = settings.engine == "netgain"
+    options = Options(timeout_s=settings.request_timeout_s, server_record=own, server_tokens=own)
+    return Asking(model=model, options=options, salted=settings.engine != "llama.cpp")
+
+
+async def step_cost(settings: Settings, url: str, asked: Asking) -> tuple[StepCost | None, str | None, str]:
+    """The cost of steps or why it is not known, and how it was measured."""
+    if settings.engine == "netgain":
+        cost, missing = await measure_step_cost(url, max(settings.concurrency, *settings.loads, 1))
+        return cost, missing, "measured by the engine"
+    cost, missing = await step_cost_outside(url, settings.engine, asked, settings.concurrency, PROBE_CONTEXT)
+    return cost, missing, BASIS
+
+
+def decomposed(engine: Engine, records: Sequence[ClientRecord], seen: Observed) -> Decomposition:
+    """By the accounts that came with the answers, else by the engine's metrics of the same window."""
+    return decompose(records) if engine == "netgain" else decompose_by_metrics(records, seen)
+
+
+async def replayable(
+    engine: Engine, url: str, model: str, records: Sequence[ClientRecord], items: Sequence[Item]
+) -> tuple[ClientRecord, ...]:
+    """Records that the catalogue can replay, where the engine's tokenizer can be asked."""
+    if engine == "netgain":
+        return tuple(records)
+    return await with_ids(url, engine, model, records, {item.id: item for item in items})
+
+
+async def engine_version(engine: Engine, url: str) -> str | None:
+    """What the running engine calls its version; None where it does not tell."""
+    if engine not in _VERSIONS:
+        return None
+    route, field = _VERSIONS[engine]
+    try:
+        session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10.0))
+        async with session, session.get(f"{url}{route}") as response:
+            told = msgspec.json.decode(await response.read())
+    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+        return None
+    version = told.get(field) if isinstance(told, dict) else None
+    return version if isinstance(version, str) else None
+
+
+async def caveats_before(
+    settings: Settings, arms: Mapping[str, Arm], asked: Asking, flags: Mapping[str, tuple[str, ...]]
+) -> tuple[Caveat, ...]:
+    """Of running, idle arms: what differs besides the technique, and whether their caches can be made cold."""
+    engine = settings.engine
+    setups = {name: await _setup(settings, arms[name], flags.get(name, ())) for name in (BASELINE, CANDIDATE)}
+    found = [
+        Caveat(says=said, engine=engine, source="configuration of the running servers, and their logs")
+        for said in confounders(engine, setups[BASELINE], setups[CANDIDATE])
+    ]
+    for name, arm in arms.items():
+        cold = await verify_cold(arm, asked)
+        if cold.caveat is not None:
+            found.append(Caveat(says=f"{name}: {cold.caveat}", engine=engine, source="counters around a probe"))
+    return tuple(found)
+
+
+async def _setup(settings: Settings, arm: Arm, flags: tuple[str, ...]) -> ArmSetup:
+    log = arm.log if isinstance(arm, LaunchedServer) else ""
+    return ArmSetup(
+        name=arm.name,
+        flags=(*settings.starting.flags, *settings.serve_flags, *flags),
+        configuration=await effective_configuration(arm.url, settings.engine, log),
+        log=log,
+        environment=settings.starting.environment,
+    )

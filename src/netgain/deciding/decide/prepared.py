@@ -1,0 +1,103 @@
+"""Everything that is known before the experiment, kept on disk beside its blocks, so that a run that ended can go on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from netgain.deciding.decide.settings import Settings
+from netgain.deciding.diagnose.hypotheses import Hypothesis
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.conduct import Design
+from netgain.deciding.experiment.journal import FILE, Journal, first_difference
+from netgain.deciding.report.outcome import Asked, Outcome
+from netgain.deciding.technique.facts import Facts
+from netgain.errors import UsageError
+from netgain.measuring.workload.item import Workload
+
+PREPARED = "prepared.json"
+_FREE = ("output", "resume", "budget_s", "start_timeout_s")  # may differ when a run goes on
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """The measured baseline, the technique to try and the design. `settings`: what was asked for, as a tree."""
+
+    settings: dict[str, Any]
+    base: Outcome
+    facts: Facts
+    best: Hypothesis
+    design: Design
+
+
+def settings_tree(settings: Settings) -> dict[str, Any]:
+    """What must be the same for blocks to belong together."""
+    tree: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=str)
+    return {name: value for name, value in tree.items() if name not in _FREE}
+
+
+def keep(folder: Path, prepared: Prepared) -> None:
+    """Raises UsageError when the folder cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"{PREPARED}.part"
+        part.write_bytes(msgspec.json.encode(prepared))
+        part.replace(folder / PREPARED)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {folder} ({error.strerror or error}); name another folder for the output"
+        ) from error
+
+
+def kept(folder: Path) -> Prepared:
+    """Raises UsageError when the folder holds no run that came as far as its experiment."""
+    try:
+        return msgspec.json.decode((folder / PREPARED).read_bytes(), type=Prepared)
+    except OSError as error:
+        raise UsageError(
+            f"there is nothing to resume in {folder}: no run came as far as its experiment there ({error.strerror or error})"
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{folder / PREPARED} cannot be read ({error}); begin a new run") from error
+
+
+def journal_of(settings: Settings, design: Design, arms: Mapping[str, Arm]) -> Journal:
+    """The blocks of this experiment: begun, or gone on with."""
+    subject = {
+        "settings": settings_tree(settings),
+        "design": design,
+        "arms": {name: {"command": arm.command} for name, arm in arms.items()},
+    }
+    path = settings.output / FILE
+    return Journal.resume(path, subject) if settings.resume else Journal.create(path, subject)
+
+
+def prepared_before(settings: Settings) -> Prepared:
+    """What an earlier run had prepared. Raises UsageError naming the setting in which this one differs."""
+    before = kept(settings.output)
+    if (differs := first_difference(before.settings, settings_tree(settings))) is not None:
+        name, then, now = differs
+        raise UsageError(
+            f"{settings.output} cannot be resumed: {name} was {then} and is {now} now. Ask for the same again, or begin a new run"
+        )
+    return before
+
+
+def asked_for(settings: Settings, workload: Workload, prompts: int) -> Asked:
+    """What the user asked for, after defaults; `prompts` are used."""
+    return Asked(
+        model=settings.model,
+        workload=workload.name,
+        workload_digest=workload.digest,
+        prompts=prompts,
+        prompts_available=len(workload.items),
+        output_tokens_at_most=settings.form.output_tokens,
+        concurrency=settings.concurrency,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        slo=settings.slo,
+        minimum_effect=settings.minimum_effect,
+        technique=settings.technique,
+        form="quick" if settings.quick else "full",
+        loads=settings.loads,
+    )

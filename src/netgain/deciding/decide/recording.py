@@ -1,0 +1,45 @@
+"""The baseline's traffic, recorded with the server's metrics over it."""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from netgain.deciding.decide.narrate import Narrator
+from netgain.deciding.decide.settings import Settings
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.conduct import Asking, warm_up
+from netgain.errors import Unavailable
+from netgain.measuring.client.record import ErrorKind
+from netgain.measuring.client.run import Progress, Run, run
+from netgain.measuring.observe.scrape import Observed, Watch
+from netgain.measuring.workload.arrivals import Closed
+from netgain.measuring.workload.item import Item
+from netgain.wording import count
+
+
+async def record_baseline(
+    baseline: Arm, items: Sequence[Item], asked: Asking, settings: Settings, narrator: Narrator
+) -> tuple[Run, Observed]:
+    """The run, and the server's metrics over it."""
+    narrator.phase("measuring the baseline", len(items))
+    salt = f"netgain-{settings.seed}-{time.time_ns()}-recording"
+    await warm_up(baseline, items[:2], asked, salt)
+
+    def on_progress(progress: Progress) -> None:
+        narrator.step(progress.last.item_id)
+
+    limited = msgspec.structs.replace(asked.under(salt), deadline_s=settings.form.recording_s)
+    watch = Watch(f"{baseline.url}/metrics")
+    await watch.begin()
+    try:
+        recorded = await run(baseline.url, asked.model, items, Closed(settings.concurrency), limited, on_progress)
+        seen = await watch.end()
+    finally:
+        await watch.close()
+    in_time = tuple(record for record in recorded.records if record.error_kind is not ErrorKind.DEADLINE)
+    recorded = msgspec.structs.replace(recorded, records=in_time)
+    if not any(record.ok for record in recorded.records):
+        first = next((record.error for record in recorded.records), "no request ended in time")
+        raise Unavailable(f"the baseline answered none of {count(len(items), 'request')}; the first: {first}")
+    return recorded, seen
