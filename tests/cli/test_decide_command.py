@@ -72,3 +72,26 @@ def test_a_baseline_that_cannot_start_shows_its_log(tmp_path, capsys, leaves_no_
     assert "no-such-model.gguf" in told
     assert "baseline.log" in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--engine", "http://127.0.0.1:8000"], "netgain compare"),
+        (["--engine", "tgi"], "known are netgain, vllm, sglang, llama.cpp"),
+        (["--engine", "vllm"], "has no default model"),
+        (["--engine", "vllm", "--model", "m", "--set", "a=b"], "--flags"),
+        (["--engine", "vllm", "--model", "m", "--python", "p", "--command", "c"], "give one"),
+        (["--flags", "--x"], "netgain starts itself"),
+        (["--engine", "vllm", "--model", "m", "--flags", "'"], "cannot be read as a shell would"),
+        (["--engine", "vllm", "--model", "m", "--env", "X"], "is not NAME=VALUE"),
+        (["--budget", "soon"], "write device-hours such as 2h"),
+        (["--resume", "a", "--output", "b"], "give --resume or --output"),
+        (["--resume", "nowhere"], "nothing to resume in nowhere"),
+        (["--hooks", "nowhere.yaml"], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_meant_of_engines_is_refused_before_anything_starts(arguments, told, capfd):
+    assert run(["decide", *arguments]) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert told in said

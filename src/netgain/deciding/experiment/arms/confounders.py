@@ -18,7 +18,7 @@ _V1_ONLY = ("ngram", "draft_model", "medusa", "suffix")
 _VOLATILE = re.compile(
     r"(^|[._])(pid|port|ports|host|hostname|url|instance_id|id|uuid|created|started|start_time|time|timestamp|uptime|"
     r"dir|folder|path|log|socket|addr|address|ip|seed_of_process|internal_states|avg_request_queue_latency|"
-    r"last_gen_throughput|memory_usage|nccl_port|random_seed|traces_dir|slot_save_path|is_sleeping|step_probe|measured_at|\w*marker)($|[._])"
+    r"last_gen_throughput|memory_usage|nccl_port|random_seed|traces_dir|slot_save_path|is_sleeping|step_probe|step_cost|measured_at|\w*marker)($|[._])"
 )
 _SPECULATION = re.compile(r"spec(ulat|_|\b|-)|draft|ngram|lookup", re.IGNORECASE)
 
