@@ -66,7 +66,7 @@ def test_vllms_histograms_split_queue_prefill_and_decode(make_record):
 
 
 def test_llama_cpps_counters_split_prompt_and_decode_and_the_network_is_within(make_record):
-    metrics = sample("llamacpp")
+    metrics = sample("llamacpp-b1-0c1e570")
     parts = decompose_by_metrics(records(make_record), metrics)
     gained = metrics.window.gained("llamacpp:tokens_predicted_seconds_total")
     assert parts.decode_stages[Stage.DECODE] == pytest.approx(gained / 4)
@@ -84,7 +84,7 @@ def test_sglang_tells_its_queue_only(make_record):
 
 
 def test_a_stage_that_is_not_measured_is_said_to_be_and_never_shown_as_zero(make_record):
-    told = find_bottleneck(facts(decompose_by_metrics(records(make_record), sample("llamacpp")), "llama.cpp"))
+    told = find_bottleneck(facts(decompose_by_metrics(records(make_record), sample("llamacpp-b1-0c1e570")), "llama.cpp"))
     assert "waiting for a turn not measured by this engine" in told.evidence[0]
     assert "moving KV not measured by this engine" in told.evidence[0]
     assert "waiting for a turn 0" not in told.evidence[0]
@@ -102,4 +102,4 @@ def test_an_engine_without_metrics_names_no_bottleneck(make_record):
 
 def test_nothing_is_decomposed_when_nothing_succeeded(make_record):
     with pytest.raises(UsageError, match="connection refused"):
-        decompose_by_metrics([make_record(error="connection refused")], sample("llamacpp"))
+        decompose_by_metrics([make_record(error="connection refused")], sample("llamacpp-b1-0c1e570"))
