@@ -128,13 +128,14 @@ class _StepTotals:
         "schedule_s",
         "stall_s",
         "steps",
+        "verify_s",
     )
 
     def __init__(self) -> None:
         self.steps = self.prefill = self.decode = self.drafts = 0
         self.schedule_s = self.draft_s = self.execute_s = self.commit_s = 0.0
         self.own_s = self.stall_s = 0.0
-        self.forward_s = self.between_s = 0.0
+        self.forward_s = self.between_s = self.verify_s = 0.0
         self.decode_only_steps = self.decode_only_context = 0
         self.prefill_only_steps = self.prefill_only_tokens = self.prefill_only_chosen = 0
         self.decode_only_s = self.prefill_only_s = 0.0
@@ -173,6 +174,8 @@ class _StepTotals:
         self.draft_s += record.drafted_s - record.started_s + record.ready_s - record.scheduled_s
         self.schedule_s += record.scheduled_s - record.drafted_s
         self.execute_s += record.executed_s - record.ready_s
+        if drafts:
+            self.verify_s += record.executed_s - record.ready_s
         self.forward_s += forward_s
         self.between_s += between_s
         self.commit_s += record.finished_s - record.executed_s
@@ -197,6 +200,7 @@ class _StepTotals:
             "step_schedule_s": self.schedule_s,
             "step_execute_s": self.execute_s,
             "step_commit_s": self.commit_s,
+            "step_verify_s": self.verify_s,
             "step_forward_s": self.forward_s,
             "step_between_s": self.between_s,
             "step_own_s": self.own_s,

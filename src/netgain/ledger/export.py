@@ -33,6 +33,7 @@ _PLAIN = (
     "tenant",
     "key_id",
 )
+_NO_DRAFTS = ("unasked", "empty", "declined", "refused")
 
 
 def to_row(record: RequestRecord) -> dict[str, Any]:
@@ -49,7 +50,8 @@ def to_row(record: RequestRecord) -> dict[str, Any]:
     row["draft_drafted"] = record.drafts.drafted
     row["draft_accepted"] = record.drafts.accepted
     row["draft_by_length"] = record.drafts.by_length
-    row["draft_refused"] = record.drafts.refused
+    for name in _NO_DRAFTS:
+        row[f"draft_{name}"] = getattr(record.drafts, name)
     return row
 
 
@@ -71,7 +73,7 @@ def from_row(row: Mapping[str, Any]) -> RequestRecord:
         "drafted": row.get("draft_drafted"),
         "accepted": row.get("draft_accepted"),
         "by_length": row.get("draft_by_length"),
-        "refused": row.get("draft_refused"),
+        **{name: row[f"draft_{name}"] for name in _NO_DRAFTS if f"draft_{name}" in row},
     }
     return msgspec.convert(fields, RequestRecord, strict=True, str_keys=True)
 

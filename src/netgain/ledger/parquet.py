@@ -43,7 +43,10 @@ def schema() -> pa.Schema:
             pa.field("draft_drafted", counts, nullable=False),
             pa.field("draft_accepted", counts, nullable=False),
             pa.field("draft_by_length", pa.map_(pa.int32(), counts), nullable=False),
-            pa.field("draft_refused", pa.int64(), nullable=False),
+            *(
+                pa.field(f"draft_{name}", pa.int64(), nullable=False)
+                for name in ("unasked", "empty", "declined", "refused")
+            ),
         ]
     )
 

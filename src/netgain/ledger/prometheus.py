@@ -51,6 +51,15 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "draft_faults": ("netgain_draft_faults", "Failures of the draft model, which cost drafts and no answer."),
     "drafted_tokens": ("netgain_drafted_tokens", "Draft tokens verified."),
     "accepted_tokens": ("netgain_accepted_tokens", "Draft tokens accepted."),
+    "wasted_draft_tokens": ("netgain_wasted_draft_tokens", "Draft tokens verified and not accepted."),
+    "draft_committed_tokens": ("netgain_draft_committed_tokens", "Tokens committed by verify steps."),
+    "drafts_unasked": (
+        "netgain_drafts_unasked",
+        "Decode steps of a request that wanted no drafts, by control or load.",
+    ),
+    "drafts_empty": ("netgain_drafts_empty", "Decode steps of a request for which no draft was found."),
+    "drafts_declined": ("netgain_drafts_declined", "Decode steps of a request whose drafts did not promise to pay."),
+    "step_verify_s": ("netgain_step_verify_seconds", "The part of the executor's time in steps that verified drafts."),
     "step_prefill_tokens": (
         "netgain_step_prefill_tokens",
         "Prompt tokens computed in steps, recomputed ones included.",

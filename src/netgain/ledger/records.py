@@ -74,12 +74,17 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class DraftCounts(msgspec.Struct, kw_only=True):
     """Speculation of one request. `drafted[i]`/`accepted[i]` count drafts that reached position i and those accepted
     there, so accepted/drafted is unconditional survival; `by_length[k][a]` counts verify steps of k drafts with a accepted.
+    `by_length` is also the history of how many drafts were chosen; `unasked`, `empty` and `declined` are the decisions for
+    none: the control of drafts wanted none, none were found, or those found were not thought worth verifying.
     `refused` counts calls of `add` with impossible numbers, which change nothing else."""
 
     steps: int = 0
     drafted: list[int] = msgspec.field(default_factory=list)
     accepted: list[int] = msgspec.field(default_factory=list)
     by_length: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    unasked: int = 0
+    empty: int = 0
+    declined: int = 0
     refused: int = 0
 
     def add(self, drafted: int, accepted: int) -> None:

@@ -1,6 +1,7 @@
 import asyncio
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -275,7 +276,7 @@ async def test_drafts_behind_the_end_of_the_text_are_not_counted_as_accepted():
     drafts = last["r"].trace.drafts
     assert sum(drafts.accepted) + drafts.steps <= len(tokens["r"])
     replayed = replay(prompt, tokens["r"], NgramProposer(4, 1, 3), max_tokens=60)
-    assert replayed.counts == drafts
+    assert replayed.counts == msgspec.structs.replace(drafts, empty=0)
 
 
 async def test_step_cost_is_measured_when_idle_and_then_splits_own_cost_from_stall():

@@ -115,6 +115,7 @@ class Exchange(Response):
                 choice=choice.job.choice,
                 salt=self._prepared.salt,
                 speculate=self._prepared.netgain.speculate,
+                max_drafts=self._prepared.netgain.max_drafts,
                 received_s=now_s,
                 priority=self._prepared.priority,
                 deadline_s=None if self._timeout_s is None else self._received_s + self._timeout_s,

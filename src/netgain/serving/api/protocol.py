@@ -35,13 +35,15 @@ class StreamOptions(Fields):
 
 class NetgainOptions(Fields):
     """Asks for this server's own account: `record` adds a RequestRecord to the end of the answer, `tokens` the token ids
-    to that record. `speculate` false opts out of speculation. An unknown field is refused: nobody else's client sends any."""
+    to that record. `speculate` false opts out of speculation, `max_drafts` caps the drafts of a step. An
+    unknown field is refused: nobody else's client sends any."""
 
     model_config = ConfigDict(extra="forbid")
 
     record: bool = False
     tokens: bool = False
     speculate: bool = True
+    max_drafts: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="before")
     @classmethod

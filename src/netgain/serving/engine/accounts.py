@@ -41,7 +41,7 @@ class Accounts:
     """Turns plans and stamps into timelines, records and counters. `step_cost` splits own cost from stall once measured."""
 
     def __init__(self, collector: Collector, scheduler: Scheduler) -> None:
-        self.counters = dict.fromkeys(EngineStats.__struct_fields__[5:], 0)
+        self.counters = dict.fromkeys(EngineStats.__struct_fields__[8:], 0)
         self.step_cost: StepCost | None = None
         self._collector = collector
         self._scheduler = scheduler
@@ -101,6 +101,7 @@ class Accounts:
                 generation.first_token_s = stamps.finished_s
             self.counters["output_tokens"] += len(tokens)
             if work.drafts:
+                self.counters["draft_committed_tokens"] += len(tokens)
                 self._handoff(work, part.accepted, stamps)
         if not plan.work:
             return
@@ -150,6 +151,7 @@ class Accounts:
         self.counters["draft_steps"] += 1
         self.counters["drafted_tokens"] += work.drafts
         self.counters["accepted_tokens"] += accepted
+        self.counters["wasted_draft_tokens"] += work.drafts - accepted
         self._collector.handoff(
             Handoff(
                 kind=HandoffKind.DRAFT_VERIFY,

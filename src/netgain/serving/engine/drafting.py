@@ -1,12 +1,14 @@
 """Where a step's drafts come from: text alone before the schedule, or a model once the schedule has given it blocks."""
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Rows
 
 import msgspec
 
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.model_drafts import ModelDrafts
-from netgain.serving.engine.protocols import Ask, Draft, Proposer, Verifier
+from netgain.serving.engine.protocols import Ask, Draft, DraftControl, Load, Proposer, Verifier
+from netgain.serving.engine.request import Request
 from netgain.serving.engine.scheduler import StepPlan
 from netgain.serving.engine.sequence import Sequence, SequenceState
 
@@ -15,11 +17,37 @@ NO_DRAFT = Draft(())
 Generations = Mapping[str, Generation]
 
 
-class Drafting:
-    """At most `limit` drafts for every decoding request that may speculate, from one `source`, judged by `verifier`."""
+class AsManyAsAllowed:
+    """The control that decides nothing: as many drafts as are of use, up to the configured number."""
 
-    def __init__(self, source: Proposer | ModelDrafts, verifier: Verifier, limit: int) -> None:
+    def limits(self, asks: Rows[Ask], load: Load) -> list[int]:
+        return [ask.limit for ask in asks]
+
+    def keep(self, asks: Rows[Ask], drafts: Rows[Draft], load: Load) -> list[int]:
+        return [len(draft.tokens) for draft in drafts]
+
+    def verified(self, request: Request, drafted: int, accepted: int) -> None:
+        """Nothing is learnt."""
+
+    def turned(self, load: Load, drafts: int, depth: int, seconds: float, draft_s: float) -> None:
+        """Nothing is learnt."""
+
+    def end(self, request: Request, tokens: Rows[int]) -> None:
+        """Nothing is kept."""
+
+
+class Drafting:
+    """At most `limit` drafts for every decoding request that may speculate, from one `source`, as many as `control` decides,
+    judged by `verifier`.
+
+    `unasked`, `empty` and `declined` count why decoding requests got no drafts: the control wanted none, there were none, or
+    the control did not think those worth verifying.
+    """
+
+    def __init__(self, source: Proposer | ModelDrafts, verifier: Verifier, limit: int, control: DraftControl) -> None:
         self.verifier = verifier
+        self.unasked = self.empty = self.declined = 0
+        self._control = control
         self._proposer = None if isinstance(source, ModelDrafts) else source
         self._model = source if isinstance(source, ModelDrafts) else None
         self._limit = limit
@@ -28,21 +56,49 @@ class Drafting:
         """Sets how many drafts each sequence wants room for. From text they are made here; of a model's, nothing is known yet
         but their number, at most."""
         asks: list[Ask] = []
+        decoding = context = 0
         for sequence in running:
             generation = generations[sequence.id]
             # the step commits one token beyond the drafts, so the last one allowed need not be guessed
             limit = min(self._limit, sequence.max_length - sequence.length - 1)
-            if sequence.state is not SequenceState.DECODING or not generation.request.speculate or limit < 1:
+            if sequence.state is not SequenceState.DECODING:
                 continue
-            sequence.drafts = limit
-            asks.append(Ask(generation.request, generation.tokens, limit))
-        if self._proposer is None or not asks:
+            decoding += 1
+            context += sequence.length
+            request = generation.request
+            if request.max_drafts is not None and request.max_drafts < limit:
+                limit = request.max_drafts
+            if request.speculate and limit > 0:
+                asks.append(Ask(request, generation.tokens, limit))
+        if not asks:
             return {}
-        drafts: dict[str, Draft] = {}
-        for ask, draft in zip(asks, self._proposer.propose(asks), strict=True):
+        load = Load(decoding, context // decoding)
+        asked: list[Ask] = []
+        for ask, count in zip(asks, self._control.limits(asks, load), strict=True):
             generation = generations[ask.request.id]
-            drafts[ask.request.id] = lawful = _lawful(draft, generation)
-            generation.sequence.drafts = len(lawful.tokens)
+            generation.sequence.drafts = count
+            if count:
+                asked.append(ask if count == ask.limit else ask._replace(limit=count))
+            else:
+                self.unasked += 1
+                generation.drafts.unasked += 1
+        if self._proposer is None or not asked:
+            return {}
+        made = [
+            _lawful(draft, generations[ask.request.id])
+            for ask, draft in zip(asked, self._proposer.propose(asked), strict=True)
+        ]
+        drafts: dict[str, Draft] = {}
+        for ask, draft, count in zip(asked, made, self._control.keep(asked, made, load), strict=True):
+            generation = generations[ask.request.id]
+            generation.sequence.drafts = count
+            drafts[ask.request.id] = draft.first(count)
+            if not draft.tokens:
+                self.empty += 1
+                generation.drafts.empty += 1
+            elif not count:
+                self.declined += 1
+                generation.drafts.declined += 1
         return drafts
 
     @property
@@ -61,16 +117,43 @@ class Drafting:
         for index, item in enumerate(work):
             if item.drafts:
                 count = len(drafts.get(item.sequence.id, NO_DRAFT).tokens)
+                if not count:
+                    self.empty += 1
+                    generations[item.sequence.id].drafts.empty += 1
                 work[index] = msgspec.structs.replace(item, count=1 + count, drafts=count)
         return msgspec.structs.replace(plan, work=tuple(work)), drafts
 
     @property
-    def faults(self) -> int:
-        """How often a draft model failed, which cost drafts and no answer."""
-        return 0 if self._model is None else self._model.faults
+    def counts(self) -> dict[str, int]:
+        """For EngineStats: why there were no drafts, and how often a draft model failed, which cost drafts and no answer."""
+        return {
+            "draft_faults": 0 if self._model is None else self._model.faults,
+            "drafts_unasked": self.unasked,
+            "drafts_empty": self.empty,
+            "drafts_declined": self.declined,
+        }
+
+    def verified(self, generation: Generation, drafted: int, accepted: int) -> None:
+        """Of `drafted` drafts, `accepted` are part of the output."""
+        generation.drafts.add(drafted, accepted)
+        self._control.verified(generation.request, drafted, accepted)
+
+    def turned(self, plan: StepPlan, seconds: float, draft_s: float) -> None:
+        """The step of `plan` took `seconds`, `draft_s` of them for making drafts."""
+        drafts = depth = context = 0
+        for work in plan.work:
+            if work.prefill:
+                return
+            drafts += work.drafts
+            depth = max(depth, work.drafts)
+            context += work.start
+        if plan.work:
+            load = Load(len(plan.work), context // len(plan.work))
+            self._control.turned(load, drafts, depth, seconds, draft_s)
 
     def end(self, generation: Generation) -> None:
         """The request ended."""
+        self._control.end(generation.request, generation.tokens)
         if self._proposer is not None:
             self._proposer.end(generation.request, generation.tokens)
         if self._model is not None:

@@ -16,13 +16,13 @@ from netgain.serving.engine.accounts import Accounts, Committed, StepStamps
 from netgain.serving.engine.admission import check_request
 from netgain.serving.engine.answer import committed_logprobs
 from netgain.serving.engine.batch import Batch, SegmentResult, StepResult
-from netgain.serving.engine.drafting import NO_DRAFT, Drafting
+from netgain.serving.engine.drafting import NO_DRAFT, AsManyAsAllowed, Drafting
 from netgain.serving.engine.finish import drafts_kept, truncate
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.grammar import Constraint, Grammars, Masks
 from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.noise import PositionNoise
-from netgain.serving.engine.protocols import Draft, Executor, Proposer, Target, Verifier
+from netgain.serving.engine.protocols import Draft, DraftControl, Executor, Proposer, Target, Verifier
 from netgain.serving.engine.request import EngineStats, Output, Request
 from netgain.serving.engine.scheduler import Scheduler, Work
 from netgain.serving.engine.segments import segment_of
@@ -53,6 +53,7 @@ class Engine:
         proposer: Proposer | ModelDrafts | None = None,
         verifier: Verifier | None = None,
         max_drafts: int = 0,
+        control: DraftControl | None = None,
         grammars: Grammars | None = None,
         step_curve: StepCurve | None = None,
     ) -> None:
@@ -68,7 +69,9 @@ class Engine:
         self._accounts.step_cost = self.step_curve.cost
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
-        self._drafting = Drafting(proposer, verifier, max_drafts) if proposer and verifier and max_drafts else None
+        self._drafting = None
+        if proposer and verifier and max_drafts:
+            self._drafting = Drafting(proposer, verifier, max_drafts, control or AsManyAsAllowed())
         self._grammars = grammars
         self._constrained = 0  # how many of the generations follow a grammar
         self._generations: dict[str, Generation] = {}
@@ -166,6 +169,8 @@ class Engine:
         finished_s = self._clock.now()
         stamps = StepStamps(started_s, drafted_s, scheduled_s, ready_s, executed_s, finished_s, result.forward_s)
         self._accounts.write_down(plan, committed, drafts.keys(), stamps, self._generations)
+        if drafting is not None:
+            drafting.turned(plan, finished_s - started_s, drafted_s - started_s + ready_s - scheduled_s)
         for work, part in zip(plan.work, committed, strict=True):
             self._report(self._generations[work.sequence.id], part)
         if not self._generations:
@@ -200,7 +205,7 @@ class Engine:
             waiting=len(self.scheduler.waiting),
             free_blocks=self.scheduler.pool.available,
             total_blocks=self.scheduler.pool.blocks,
-            draft_faults=self._drafting.faults if self._drafting else 0,
+            **(self._drafting.counts if self._drafting else {}),
             **self._accounts.counters,
         )
 
@@ -278,9 +283,9 @@ class Engine:
                 tokens = self._drafting.verifier.verify(offered, Target(result.choices, result.laws), noise, position)
             remaining = work.sequence.max_length - work.sequence.length
             tokens, generation.finish_reason = truncate(tokens, remaining, generation.stop_ids)
-            if work.drafts:
+            if work.drafts and self._drafting is not None:
                 accepted = drafts_kept(draft.tokens[: work.drafts], tokens)
-                generation.drafts.add(work.drafts, accepted)
+                self._drafting.verified(generation, work.drafts, accepted)
             refusal = generation.extend(tokens)
             if refusal is not None:
                 return Committed(error=refusal)

@@ -57,6 +57,39 @@ class Proposer(Protocol):
         ...
 
 
+class Load(NamedTuple):
+    """The decoding requests of a step: how many, and the tokens behind each, on average."""
+
+    batch: int
+    context: int
+
+
+class DraftControl(Protocol):
+    """Decides how many drafts each request gets; 0 is a normal answer. Decisions change no token under a token-identical
+    verifier. Called by the step loop, in this order within a step; keeps nothing of a request that ended."""
+
+    def limits(self, asks: Sequence[Ask], load: Load) -> Sequence[int]:
+        """How many drafts to make for each ask, at most its limit; who gets 0 is not asked."""
+        ...
+
+    def keep(self, asks: Sequence[Ask], drafts: Sequence[Draft], load: Load) -> Sequence[int]:
+        """How many of the drafts, made of text for those who were asked, are to be verified."""
+        ...
+
+    def verified(self, request: Request, drafted: int, accepted: int) -> None:
+        """A verification kept `accepted` of `drafted`."""
+        ...
+
+    def turned(self, load: Load, drafts: int, depth: int, seconds: float, draft_s: float) -> None:
+        """A step that held decodes alone is over: `drafts` in all, at most `depth` of one request, `draft_s` of the `seconds`
+        to make them."""
+        ...
+
+    def end(self, request: Request, tokens: Sequence[int]) -> None:
+        """The request ended with `tokens`."""
+        ...
+
+
 class Noise(Protocol):
     """The randomness of one request and choice, as a function of position. Injected, so that tests can enumerate it."""
 

@@ -46,6 +46,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One choice to generate. `salt` separates tenants in the prefix cache; times are the host's monotonic clock.
 
+    `speculate` False opts out of speculation, `max_drafts` caps the drafts of a step below what the engine would take.
     A lower `priority` is admitted first and preempted last; equals in order of arrival. A request not finished at
     `deadline_s` ends with the reason "deadline", wherever it is.
     """
@@ -56,6 +57,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     choice: int = 0
     salt: bytes = b""
     speculate: bool = True
+    max_drafts: int | None = None
     received_s: float = 0.0
     priority: int = 0
     deadline_s: float | None = None
@@ -94,6 +96,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     free_blocks: int = 0
     total_blocks: int = 0
     draft_faults: int = 0
+    drafts_unasked: int = 0
+    drafts_empty: int = 0
+    drafts_declined: int = 0
     steps: int = 0
     requests_finished: int = 0
     prompt_tokens: int = 0
@@ -103,3 +108,5 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     draft_steps: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    wasted_draft_tokens: int = 0
+    draft_committed_tokens: int = 0

@@ -30,7 +30,13 @@ from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, StepCostSettings
 from netgain.serving.runtime.draft_model import kv_layout, load_draft_model, model_drafts
 from netgain.serving.runtime.torch_executor import TorchExecutor
-from netgain.serving.speculation.registry import ProposerOptions, build_proposer, build_verifier
+from netgain.serving.speculation.registry import (
+    ControlOptions,
+    ProposerOptions,
+    build_control,
+    build_proposer,
+    build_verifier,
+)
 from netgain.serving.speculation.suffix import SuffixOptions
 
 DEFAULT_KV_TOKENS = 65_536
@@ -182,6 +188,15 @@ def build_engine(
         proposer=proposer,
         verifier=build_verifier(speculation.verifier) if proposer else None,
         max_drafts=speculation.k,
+        control=build_control(
+            speculation.control,
+            ControlOptions(
+                k=speculation.k,
+                by_load=speculation.k_by_load,
+                cost=lambda: step_curve.cost,
+                computed=isinstance(proposer, ModelDrafts),
+            ),
+        ),
         grammars=Grammars(loaded.tokenizer.token_bytes, model.vocab),
         step_curve=step_curve,
     )

@@ -3,7 +3,7 @@
 import difflib
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Settings(BaseModel):
@@ -112,9 +112,24 @@ class SpeculationSettings(Settings):
     lookup_min: int = Field(default=2, ge=1, description="ngram: shortest suffix looked up in the request's own tokens")
     lookup_max: int = Field(default=4, ge=1, description="ngram: longest suffix looked up")
     suffix: SuffixSettings = SuffixSettings()
+    control: Literal["fixed", "by-load", "goodput"] = Field(
+        default="fixed",
+        description="how many drafts: always k; by k_by_load; or what commits most per second at the measured step cost",
+    )
+    k_by_load: dict[int, int] = Field(
+        default={1: 4, 8: 2, 16: 0},
+        description="by-load: from so many decoding requests on, at most so many drafts for each",
+    )
     verifier: Literal["coupled", "rejection", "block"] = Field(
         default="coupled", description="coupled keeps every token, rejection and block the distribution"
     )
+
+    @field_validator("k_by_load")
+    @classmethod
+    def _table_maps_requests_to_drafts(cls, table: dict[int, int]) -> dict[int, int]:
+        if not table or min(table) < 1 or not 0 <= min(table.values()) <= max(table.values()) <= 64:
+            raise ValueError("give requests (1 or more) and their drafts (0 to 64), for example {1: 4, 8: 2, 16: 0}")
+        return table
 
     @model_validator(mode="after")
     def _lookup_is_a_range(self) -> Self:

@@ -7,9 +7,13 @@ from typing import TypeVar
 
 import msgspec
 
+from netgain.cost.step_cost import StepCost
 from netgain.errors import UsageError
-from netgain.serving.engine.protocols import Proposer, Verifier
+from netgain.serving.engine.drafting import AsManyAsAllowed
+from netgain.serving.engine.protocols import DraftControl, Proposer, Verifier
 from netgain.serving.speculation.block import BlockVerifier
+from netgain.serving.speculation.control import LoadControl
+from netgain.serving.speculation.goodput import GoodputControl
 from netgain.serving.speculation.ngram import NgramProposer
 from netgain.serving.speculation.suffix import SuffixOptions, SuffixProposer
 from netgain.serving.speculation.verify import CoupledVerifier, RejectionVerifier
@@ -62,6 +66,30 @@ def build_proposer(method: str, options: ProposerOptions) -> Proposer:
 def build_verifier(name: str) -> Verifier:
     """Raises UsageError naming the nearest verifier when `name` is none."""
     return _named("verifier", name, VERIFIERS)()
+
+
+class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What controls of drafts can be told; each reads what concerns it. `cost` gives the step-cost curve in use; `computed`
+    says that drafts come from a model and cost time of their own."""
+
+    k: int
+    by_load: Mapping[int, int]
+    cost: Callable[[], StepCost | None]
+    computed: bool = False
+
+
+CONTROLS: Mapping[str, Callable[[ControlOptions], DraftControl]] = MappingProxyType(
+    {
+        "fixed": lambda options: AsManyAsAllowed(),
+        "by-load": lambda options: LoadControl(options.by_load),
+        "goodput": lambda options: GoodputControl(options.k, options.cost, computed=options.computed),
+    }
+)
+
+
+def build_control(name: str, options: ControlOptions) -> DraftControl:
+    """Raises UsageError naming the nearest control when `name` is none."""
+    return _named("control of drafts", name, CONTROLS)(options)
 
 
 def _named(kind: str, name: str, members: Mapping[str, Member]) -> Member:
