@@ -184,7 +184,7 @@ async def test_without_hope_nothing_is_verified_and_the_proposer_is_rarely_asked
     _, engine, guesser, traces = await run(1, 0.0, goodput(), requests=4)
     stats = engine.stats()
     assert stats.drafted_tokens <= 4
-    assert guesser.asked <= 4 * (TEXT // LOOK_EVERY + 1)
+    assert guesser.asked <= 4 * (TEXT // LOOK_EVERY + 2)
     assert stats.drafts_declined == guesser.asked - stats.draft_steps
     drafts = traces["r3"].drafts
     assert (drafts.steps, drafts.empty) == (0, 0)
@@ -193,7 +193,7 @@ async def test_without_hope_nothing_is_verified_and_the_proposer_is_rarely_asked
 
 async def test_a_request_without_matches_is_asked_rarely():
     _, engine, guesser, _ = await run(1, 0.95, goodput(), often=0.0, requests=4)
-    assert engine.stats().drafts_empty == guesser.asked <= 4 * (TEXT // LOOK_EVERY + 1)
+    assert engine.stats().drafts_empty == guesser.asked <= 4 * (TEXT // LOOK_EVERY + 2)
 
 
 async def test_without_a_curve_nothing_can_be_weighed_so_nothing_is_drafted():
@@ -269,7 +269,7 @@ class Drafter:
 @pytest.mark.parametrize("batch", [1, 4, 16])
 @pytest.mark.parametrize(("right", "share"), [(0.0, 0.1), (0.2, 0.4), (0.8, 0.9), (0.9, 0.05), (0.7, 0.2)])
 def test_drafts_that_a_model_computes_are_weighed_with_their_own_time(batch, right, share):
-    speed = Drafter(goodput(computed=True), right, share * FIRST[batch]).run(batch, 1500)
+    speed = Drafter(goodput(computed=True), right, share * FIRST[batch]).run(batch, min(1500, 6400 // batch))
     best = 1.0
     for k in range(1, K + 1):
         expected = sum(right**position for position in range(k + 1))

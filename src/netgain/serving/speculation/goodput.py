@@ -25,7 +25,7 @@ TRIED = 2  # drafts of such a try
 # What drafts promise counts for so much, since of uncertain promises the too good ones are taken: less for a request without
 # drafts than for one that has them, so that decisions last.
 TAKEN_UP, KEPT = 0.85, 0.95
-FADE, FADE_ALL = 0.95, 0.998
+FADE, FADE_ALL = 0.98, 0.998
 CONTEXT_STEP = 256  # tokens; costs are looked up once per so much context
 ADAPT = 0.05  # weight of a step's time in the running figures
 TRUST = (1 / 3, 3.0)  # a step further off the curve than this was disturbed by something else

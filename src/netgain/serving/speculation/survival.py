@@ -7,7 +7,7 @@ BASE_CHANCE = (
 )
 BASE_WEIGHT = 2.0
 DEEPER = 0.95
-OWN_WEIGHT = 6.0  # observations that what all requests showed counts for in a single one
+OWN_WEIGHT = 3.0  # observations that what all requests showed counts for in a single one
 
 
 class Survival:
