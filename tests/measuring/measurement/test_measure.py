@@ -85,7 +85,7 @@ async def test_a_closed_loop_is_measured_and_written(tmp_path: Path) -> None:
     assert found.server.engine == "vllm"
     assert found.server_side is not None
     assert found.server_side.figures["output_tokens"].gained in (60, 120), "one or two looks after the first"
-    assert len(set(salts)) == 5, "one for each probe, and one for each turn of the prompts"
+    assert len(set(salts)) == 4, "those of the probes, and one for each turn of the prompts"
     assert found.load.salted
     assert read_measurement(tmp_path / "out").summary.ttft.p50 == found.summary.ttft.p50
     rows = read_records(tmp_path / "out" / "records.parquet")
@@ -232,6 +232,17 @@ async def test_failures_are_said_first(tmp_path: Path) -> None:
         )
     assert found.summary.errors == {ErrorKind.HTTP: 1}
     assert "1 of 8 requests failed (1 http)" in found.caveats[0]
+
+
+async def test_a_server_that_closes_connections_is_not_asked_over_old_ones(tmp_path: Path) -> None:
+    """llama.cpp does: every second request in a row would go out twice."""
+    leaving = Script(QUICK.steps, ending="deaf")
+    async with ScriptedServer(lambda _: leaving) as server:
+        found = await measure(
+            Ask(url=server.url, workload=workload(tmp_path, 6), client=LOOSE), tmp_path / "out", Told()
+        )
+    assert (found.summary.succeeded, found.summary.resent) == (6, 0)
+    assert any("opened one of its own" in caveat for caveat in found.caveats)
 
 
 async def test_nothing_is_measured_where_nobody_answers(free_port: int, tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     again find none of their own KV (a server that refuses the field answers 400). `retokenise`: counts the tokens of a
     text, used only where the server gives no
     counts. `extra_body` is merged into every request, `headers` are sent with it (an API key, say).
-    `keep_interrupted`: a cancelled run returns what it has so far, as one that was stopped.
+    `keep_interrupted`: a cancelled run returns what it has so far, as one that was stopped. `reuse_connections`: False for
+    a server that closes them after each answer.
     """
 
     timeout_s: float = 120.0
@@ -44,6 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     retokenise: Callable[[str], int] | None = None
     extra_body: Mapping[str, Any] = msgspec.field(default_factory=dict)
     keep_interrupted: bool = False
+    reuse_connections: bool = True
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     budget: Budget = msgspec.field(default_factory=Budget)
 

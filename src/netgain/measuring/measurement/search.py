@@ -261,10 +261,10 @@ def _judge(done: Conducted, cut: bool) -> tuple[bool | None, str]:
         return None, "it was interrupted"
     if summary.void is not None:
         return None, summary.void
-    if done.early is not None:
-        return False, f"{done.early} was out of reach after {count(summary.requests, 'request')}"
     if cut and (ErrorKind.DEADLINE in summary.errors or done.run.unscheduled):
         return None, "the time of the search ended within it"
+    if done.early is not None:
+        return False, f"{done.early} was out of reach after {count(summary.requests, 'request')}"
     for target in summary.slo_targets:
         if target.met is not True:
             return False, f"{target.target} was {format_seconds(target.value_s)}"

@@ -8,6 +8,7 @@ import msgspec
 
 from netgain.errors import Unavailable, UsageError
 from netgain.measuring.client.endpoint import base_url, list_models
+from netgain.measuring.client.extent import Extent
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ClientRecord, ErrorKind
 from netgain.measuring.client.run import run
@@ -97,11 +98,12 @@ async def changed(met: Met) -> tuple[str, ...] | None:
 
 
 async def _probe(server: Server, base: str, metrics_url: str | None, options: Options, items: Sequence[Item]) -> Met:
-    """Single requests, with fewer wishes where the server refuses some."""
+    """Single requests, with fewer wishes where the server refuses some. They are the workload's last ones, which are measured
+    last: on an engine without cache_salt they find their own KV then."""
     assert server.model is not None
     notes: list[str] = []
     while True:
-        first = await _one(base, server.model, items[0], options, "first")
+        first = await _one(base, server.model, items[-min(PROBES, len(items))], options, "first")
         if first.ok:
             break
         if first.error_kind is not ErrorKind.HTTP or first.status not in (400, 422):
@@ -114,7 +116,10 @@ async def _probe(server: Server, base: str, metrics_url: str | None, options: Op
             notes.append("The server refused cache_salt, so prompts that are sent again may find their own KV.")
         else:
             raise UsageError(f"the server refuses the workload's first request: {first.error}")
-    others = [await _one(base, server.model, items[n % len(items)], options, f"probe-{n}") for n in range(1, PROBES)]
+    others = await _alone(base, server.model, items[:-PROBES:-1] or items, options, "probe", PROBES - 1)
+    if any(record.resent for record in others):
+        options = msgspec.structs.replace(options, reuse_connections=False)
+        notes.append("The server closes a connection after its answer, so every request opened one of its own.")
     return Met(
         server=server,
         base=base,
@@ -143,7 +148,13 @@ async def settle(met: Met, item: Item, patience_s: float = 60.0) -> bool:
 
 
 async def _one(base: str, model: str, item: Item, options: Options, salt: str) -> ClientRecord:
+    return (await _alone(base, model, [item], options, salt, 1))[0]
+
+
+async def _alone(
+    base: str, model: str, items: Sequence[Item], options: Options, salt: str, requests: int
+) -> tuple[ClientRecord, ...]:
+    """One after another."""
     if options.salt is not None:
         options = msgspec.structs.replace(options, salt=f"{options.salt}-{salt}")
-    done = await run(base, model, [item], Closed(1), options)
-    return done.records[0]
+    return (await run(base, model, items, Closed(1), options, extent=Extent(requests=requests))).records
