@@ -84,7 +84,9 @@ def test_sglang_tells_its_queue_only(make_record):
 
 
 def test_a_stage_that_is_not_measured_is_said_to_be_and_never_shown_as_zero(make_record):
-    told = find_bottleneck(facts(decompose_by_metrics(records(make_record), sample("llamacpp-b1-0c1e570")), "llama.cpp"))
+    told = find_bottleneck(
+        facts(decompose_by_metrics(records(make_record), sample("llamacpp-b1-0c1e570")), "llama.cpp")
+    )
     assert "waiting for a turn not measured by this engine" in told.evidence[0]
     assert "moving KV not measured by this engine" in told.evidence[0]
     assert "waiting for a turn 0" not in told.evidence[0]

@@ -125,6 +125,12 @@ async def test_the_start_hook_may_tell_the_url(hooks):
     await arm.stop()
 
 
+def test_one_file_tells_the_urls_of_all_arms(hooks):
+    both = hooks(url="http://llm-{arm}.example:8000")
+    assert HookedArm("baseline", both).url == "http://llm-baseline.example:8000"
+    assert HookedArm("candidate", both).url == "http://llm-candidate.example:8000"
+
+
 async def test_an_arm_without_any_url_is_refused_with_what_its_hook_said(hooks):
     arm = HookedArm("candidate", hooks(url=None, start="echo submitted batch job 7", stop="true"))
     with pytest.raises(UsageError, match="submitted batch job 7"):

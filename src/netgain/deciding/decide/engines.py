@@ -73,8 +73,14 @@ async def step_cost(settings: Settings, url: str, asked: Asking) -> tuple[StepCo
     if settings.engine == "netgain":
         cost, missing = await measure_step_cost(url, max(settings.concurrency, *settings.loads, 1))
         return cost, missing, "measured by the engine"
-    cost, missing = await step_cost_outside(url, settings.engine, asked, settings.concurrency, PROBE_CONTEXT)
-    return cost, missing, BASIS
+    found: list[StepCost] = []
+    unknown: str | None = None
+    for load in settings.loads or (settings.concurrency,):
+        cost, why = await step_cost_outside(url, settings.engine, asked, load, PROBE_CONTEXT)
+        found += [] if cost is None else [cost]
+        unknown = unknown or why
+    points = tuple(point for cost in found for point in cost.points)
+    return StepCost(points=points, subject=found[0].subject) if found else None, unknown, BASIS
 
 
 def decomposed(engine: Engine, records: Sequence[ClientRecord], seen: Observed) -> Decomposition:

@@ -39,7 +39,7 @@ class HookedArm:
         self._name = name
         self._hooks = hooks
         self._flags = tuple(flags)
-        self._url = None if hooks.url is None else base_url(hooks.url)
+        self._url = None if hooks.url is None else base_url(hooks.url.replace("{arm}", name))
         self._guard: subprocess.Popen[bytes] | None = None
         self._stop_errors: IO[bytes] | None = None
         self._observe_failure: str | None = None

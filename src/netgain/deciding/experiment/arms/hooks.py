@@ -26,9 +26,10 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How an arm is operated. Every hook finds NETGAIN_ARM, NETGAIN_HOOK, NETGAIN_FLAGS (the engine's flags of this arm, quoted
     for a shell) and NETGAIN_URL and NETGAIN_PORT in its environment; `stop` has the latter two only where the file names the url.
 
-    `url`: where it answers; without it `start` must print {"url": "..."} as its last line. `observe` prints a JSON object with
-    `cpu_s`, `resident_bytes` and `processes`. `health`: the path that answers 200 once requests are served. `engine` is what
-    serves there, if it is one whose metrics and reset routes are known. `devices`: how many the arm occupies.
+    `url`: where it answers, `{arm}` standing for its name; without it `start` must print {"url": "..."} as its last line.
+    `observe` prints a JSON object with `cpu_s`, `resident_bytes` and `processes`. `health`: the path that answers 200 once
+    requests are served. `engine` is what serves there, if it is one whose metrics and reset routes are known. `devices`: how
+    many the arm occupies.
     """
 
     start: Hook
