@@ -8,7 +8,8 @@ from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.facts import Facts
-from netgain.deciding.technique.ngram import NgramSpeculation, relative_cost
+from netgain.deciding.technique.ngram import NgramSpeculation
+from netgain.deciding.technique.replayed import relative_cost
 from netgain.errors import UsageError
 from netgain.ledger.stage import Stage
 

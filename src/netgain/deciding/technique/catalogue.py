@@ -7,9 +7,12 @@ from types import MappingProxyType
 from netgain.deciding.technique.kv_int8 import KvInt8
 from netgain.deciding.technique.ngram import NgramSpeculation
 from netgain.deciding.technique.protocol import Technique
+from netgain.deciding.technique.suffix import SuffixSpeculation
 from netgain.errors import UsageError
 
-CATALOGUE: Mapping[str, Technique] = MappingProxyType({"ngram": NgramSpeculation(), "kv-int8": KvInt8()})
+CATALOGUE: Mapping[str, Technique] = MappingProxyType(
+    {"ngram": NgramSpeculation(), "suffix": SuffixSpeculation(), "kv-int8": KvInt8()}
+)
 
 
 def technique(name: str) -> Technique:

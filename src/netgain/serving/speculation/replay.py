@@ -55,18 +55,19 @@ def replay(
     proposer: Proposer,
     max_tokens: int | None = None,
     salt: bytes = b"",
+    name: str = "replay",
 ) -> ReplayTrace:
     """Walk `output` as the engine with `proposer` would have committed it after `prompt`.
 
     A proposer that learns from finished requests of a `salt` has learnt from this one afterwards: replay requests in the
-    order of their ends.
+    order of their ends. `name` is the request's id.
 
     `output` ends with its stop token, if it had one. `max_tokens` is the limit the request ran under (None: the length of
     `output`); it caps the drafts, so that no step can commit more than remained. What the engine may add, shorter drafts
     under a full token budget or a full KV pool, is not replayed.
     """
     limit = len(output) if max_tokens is None else max_tokens
-    request = Request(id="replay", prompt=tuple(prompt), sampling=SamplingParams(max_tokens=max(1, limit)), salt=salt)
+    request = Request(id=name, prompt=tuple(prompt), sampling=SamplingParams(max_tokens=max(1, limit)), salt=salt)
     text = [*prompt, *output[:1]]
     done = len(output[:1])
     steps: list[ReplayStep] = []
