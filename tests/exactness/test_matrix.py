@@ -117,7 +117,7 @@ def test_ngram_coupled(default_model_path, dtype, alone):
 def test_draft_model_coupled(default_model_path, dtype, alone):
     """Small pools preempt both models' KV; weights kept in another type make the draft differ from the target here and there."""
     settings = {
-        "speculation__method": "draft_model",
+        "speculation__method": "draft",
         "speculation__draft": str(default_model_path),
         "speculation__draft_dtype": "int8" if dtype == "auto" else "auto",
         "speculation__k": 3,

@@ -14,7 +14,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
     `tokens` stand at positions start, start+1, ...; their KV goes to `block_table` (block ids of the whole request, in
     order). The last `rows` tokens need logits, and row i chooses the token at position start + len(tokens) - rows + i + 1.
-    With `laws`, the processed probabilities of every row are returned as well as the choices; `edits` change the logits
+    `drafts` of the tokens before the last choice are guesses, in this segment or, where a draft is read token by token, before
+    it. With `laws`, the processed probabilities of every row are returned as well as the choices; `edits` change the logits
     of these rows first. `sampling.logprobs` asks for log-probabilities of what was chosen.
 
     The tokens from the one numbered `scored_from` on need logits, too: there is one for each of `scored`, the token that

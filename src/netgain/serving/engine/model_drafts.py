@@ -27,12 +27,14 @@ class DraftLimits(msgspec.Struct, frozen=True, kw_only=True):
     target knows (an id beyond ends a draft). `rows` bounds the tokens that one step may have it catch up on.
 
     `keeps_guesses` says whether the KV of a drafted token that turns out right stands as it is: it does for a model of its
-    own, not for a head that drafted from features which it had to guess."""
+    own, not for a head that drafted from features which it had to guess. Without `reads` it has no KV, and sees no token but
+    the last."""
 
     context: int
     vocab: int
     rows: int
     keeps_guesses: bool = True
+    reads: bool = True
 
 
 class _Reader:
@@ -134,10 +136,11 @@ class ModelDrafts:
 
     def _settle(self, reader: _Reader, tokens: Sequence[int], blocks: Sequence[int]) -> None:
         """Guesses that were committed count as read, up to the last token, which is always read anew: it chooses."""
-        was = reader.read = min(reader.read, len(tokens) - 1)
+        last = len(tokens) - 1
+        was = reader.read = min(reader.read, last) if self._limits.reads else last
         if self._limits.keeps_guesses:
             for token in reader.guesses:
-                if reader.read >= len(tokens) - 1 or tokens[reader.read] != token:
+                if reader.read >= last or tokens[reader.read] != token:
                     break
                 reader.read += 1
         reader.guesses = []
@@ -176,7 +179,7 @@ class ModelDrafts:
             start=start,
             block_table=chain.work.sequence.blocks,
             rows=1 if chooses else 0,
-            drafts=0,
+            drafts=len(chain.tokens),
             sampling=chain.reader.sampling,
             choice=chain.generation.request.choice,
             laws=laws and chooses,

@@ -3,7 +3,8 @@ ModelConfig alone, and nothing about how they compute."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -11,26 +12,11 @@ from torch import Tensor
 from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.kernels.composed import product
-from netgain.serving.model.kernels.protocol import (
-    AttentionParts,
-    AttentionPlan,
-    Kernels,
-    Linear,
-    MlpParts,
-    Weight,
-)
-from netgain.serving.model.kv import KVView
-from netgain.serving.model.quantise import q8_0
+from netgain.serving.model.kernels.protocol import AttentionPlan, Kernels, Linear
+from netgain.serving.model.kv import KVView, LayersFrom
 from netgain.serving.model.rotary import RotaryTable
-from netgain.serving.model.weights import (
-    DTYPES,
-    EMBEDDING,
-    HEAD,
-    NORM,
-    TORCH_TYPES,
-    WeightSource,
-    computed_type,
-)
+from netgain.serving.model.tensors import Tensors, pack
+from netgain.serving.model.weights import DTYPES, EMBEDDING, HEAD, NORM, WeightSource
 
 
 class Decoder:
@@ -40,49 +26,39 @@ class Decoder:
     """
 
     def __init__(
-        self, config: ModelConfig, source: WeightSource, kernels: Kernels, dtype: str, device: torch.device
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        kernels: Kernels,
+        dtype: str,
+        device: torch.device,
+        taps: tuple[int, ...] = (),
     ) -> None:
+        """`taps` are layers, in ascending order, whose outputs `forward` hands out when it is asked to."""
         if dtype not in DTYPES:
             raise UsageError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
         self.config = config
         self.device = device
         self.kernels = kernels
 
-        def vector(name: str) -> Tensor:
-            return source.dense(name).to(device, torch.float32)
-
-        def linear(*names: str, bias: bool) -> Linear:
-            weights = pack(kernels, source, [f"{name}.weight" for name in names], dtype)
-            return Linear(weights, torch.cat([vector(f"{name}.bias") for name in names]) if bias else None)
-
-        blocks: list[AttentionParts | MlpParts] = []
-        self._linears: list[Linear] = []
-        for number, window in enumerate(config.windows):
-            start = f"model.layers.{number}."
-            attention = AttentionParts(
-                norm=vector(f"{start}input_layernorm.weight"),
-                qkv=linear(*(f"{start}self_attn.{part}_proj" for part in "qkv"), bias=config.qkv_bias),
-                query_norm=vector(f"{start}self_attn.q_norm.weight") if config.qk_norm else None,
-                key_norm=vector(f"{start}self_attn.k_norm.weight") if config.qk_norm else None,
-                output=linear(f"{start}self_attn.o_proj", bias=config.output_bias),
-                heads=config.heads,
-                kv_heads=config.kv_heads,
-                head_dim=config.head_dim,
-                eps=config.rms_eps,
-                window=window,
-            )
-            mlp = MlpParts(
-                norm=vector(f"{start}post_attention_layernorm.weight"),
-                gate_up=linear(f"{start}mlp.gate_proj", f"{start}mlp.up_proj", bias=config.mlp_bias),
-                down=linear(f"{start}mlp.down_proj", bias=config.mlp_bias),
-                eps=config.rms_eps,
-            )
-            blocks += (attention, mlp)
-            self._linears += (attention.qkv, attention.output, mlp.gate_up, mlp.down)
-        self._stack = kernels.stack(blocks)
+        tensors = Tensors(source, kernels, dtype, device)
+        layers = [
+            tensors.layer(config, f"model.layers.{number}.", window) for number, window in enumerate(config.windows)
+        ]
+        self._linears = [linear for layer in layers for linear in layer.linears]
+        ends = [0, *(layer + 1 for layer in taps), config.layers]
+        self._first_layers = ends[:-1]
+        # a tap behind the last layer leaves a part without a layer, which is none
+        self._stacks = [
+            kernels.stack([half for layer in layers[start:end] for half in layer.halves])
+            for start, end in pairwise(ends)
+            if start < end
+        ]
+        self.taps = taps
+        self._views: tuple[weakref.ref[KVView], list[KVView]] | None = None
         (self._embedding,) = pack(kernels, source, [EMBEDDING], dtype)
         self._head = Linear((self._embedding,) if config.tied else pack(kernels, source, [HEAD], dtype))
-        self._norm = vector(NORM)
+        self._norm = tensors.vector(NORM)
         self._rotary = RotaryTable(config.rope, config.head_dim, config.context, device)
 
     @property
@@ -96,6 +72,18 @@ class Decoder:
         """The part of it that every step reads whole: of an embedding that is not the head, only a few rows are read."""
         return self.weight_bytes - (0 if self.config.tied else self._embedding.nbytes)
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """tokens int64 [rows] -> float32 [rows, hidden]."""
+        return self.kernels.embed(tokens, self._embedding)
+
+    def _parts_of(self, kv: KVView) -> list[KVView]:
+        """The KV of each stack's layers; the same objects as long as `kv` is."""
+        if not self.taps:
+            return [kv]
+        if self._views is None or self._views[0]() is not kv:
+            self._views = weakref.ref(kv), [LayersFrom(kv, first) for first in self._first_layers[: len(self._stacks)]]
+        return self._views[1]
+
     @torch.inference_mode()
     def forward(
         self,
@@ -105,36 +93,22 @@ class Decoder:
         kv: KVView,
         logits_rows: Tensor,
         out: Tensor | None = None,
+        tapped: list[Tensor] | None = None,
     ) -> Tensor:
         """tokens, positions int64 [rows]; logits_rows int64 [m] indexes them -> float32 logits [m, vocab], written to `out`
         if it is given.
 
         Writes the KV of every row as `plan` says (see Kernels.plan); token ids and positions must lie within the
-        model's vocabulary and context.
+        model's vocabulary and context. What stands behind each of `taps`, float32 [rows, hidden], is appended to `tapped`.
         """
         kernels = self.kernels
         cos, sin = self._rotary.rows(positions)
-        x = self._stack(kernels.embed(tokens, self._embedding), cos, sin, kv, plan, logits_rows)
+        x = self.embed(tokens)
+        for index, (stack, view) in enumerate(zip(self._stacks, self._parts_of(kv), strict=True)):
+            tap = index < len(self.taps)
+            x = stack(x, cos, sin, view, plan, None if tap else logits_rows)
+            if tap and tapped is not None:
+                tapped.append(x)
+        if len(self._stacks) == len(self.taps):
+            x = x[logits_rows]
         return product(kernels, kernels.rms_norm(x, self._norm, self.config.rms_eps), self._head, out)
-
-
-def pack(kernels: Kernels, source: WeightSource, names: Sequence[str], dtype: str) -> tuple[Weight, ...]:
-    """Matrices that share an input, as one weight (rows in the order of `names`) where they are kept in one type, else
-    apart. `dtype` is one of DTYPES; see computed_type."""
-    kinds = {computed_type(source, name, dtype) for name in names}
-    if len(kinds) > 1:
-        return tuple(weight for name in names for weight in pack(kernels, source, [name], dtype))
-    (kind,) = kinds
-    if kind in TORCH_TYPES:
-        return (_pack_dense(kernels, source, names, TORCH_TYPES[kind]),)
-    encode = kernels.quantise_q4_1 if kind == "Q4_1" else q8_0
-    blocks = [source.blocks(name, kind, encode) for name in names]
-    data = blocks[0].data if len(blocks) == 1 else torch.cat([part.data for part in blocks])
-    shape = (sum(part.shape[0] for part in blocks), blocks[0].shape[1])
-    packed = {"Q4_0": kernels.pack_q4_0, "Q4_1": kernels.pack_q4_1, "Q8_0": kernels.pack_q8_0}
-    return (packed[kind](data, shape),)
-
-
-def _pack_dense(kernels: Kernels, source: WeightSource, names: Sequence[str], dtype: torch.dtype) -> Weight:
-    dense = [source.dense(name, dtype) for name in names]
-    return kernels.pack_dense(dense[0] if len(dense) == 1 else torch.cat(dense), dtype)

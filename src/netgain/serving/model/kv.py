@@ -1,5 +1,6 @@
 """The KV memory a model reads and writes, as it sees it: one pair of paged tensors per layer."""
 
+import weakref
 from typing import Protocol
 
 import torch
@@ -17,6 +18,25 @@ class KVView(Protocol):
     def keys(self, layer: int) -> Tensor: ...
 
     def values(self, layer: int) -> Tensor: ...
+
+
+class LayersFrom:
+    """The layers of a cache from the one numbered `first` on, as a KVView of its own; does not keep the cache alive."""
+
+    def __init__(self, kv: KVView, first: int) -> None:
+        self._kv, self._first = weakref.ref(kv), first
+
+    def keys(self, layer: int) -> Tensor:
+        return self._whole().keys(self._first + layer)
+
+    def values(self, layer: int) -> Tensor:
+        return self._whole().values(self._first + layer)
+
+    def _whole(self) -> KVView:
+        kv = self._kv()
+        if kv is None:
+            raise ValueError("the cache was given back")
+        return kv
 
 
 def block_shapes(

@@ -60,12 +60,13 @@ def load_model(
     kernels: Kernels,
     device: torch.device | str = "cpu",
     report: Report | None = None,
+    taps: tuple[int, ...] = (),
 ) -> LoadedModel:
-    """Load `source` (see open_checkpoint) with compute type of DTYPES (see computed_type)."""
+    """Load `source` (see open_checkpoint) with compute type of DTYPES (see computed_type); `taps` are the Decoder's."""
     checkpoint = open_checkpoint(source, report)
     weights = weight_source(checkpoint)
     notes = reading_notes(checkpoint, weights, dtype)
-    model = Decoder(checkpoint.config, weights, kernels, dtype, torch.device(device))
+    model = Decoder(checkpoint.config, weights, kernels, dtype, torch.device(device), taps)
     computed = tuple(sorted(set(computed_types(weights, checkpoint.config, dtype).values())))
     layer_ops, head_ops = product_ops(weights, checkpoint.config, dtype)
     return LoadedModel(

@@ -18,8 +18,9 @@ from netgain.serving.model.weights import Blocks, narrowed, some
 class SafetensorsSource:
     """A folder's model.safetensors, or the shards that model.safetensors.index.json names and no other file."""
 
-    def __init__(self, folder: Path) -> None:
-        shards, place = _shards(folder)
+    def __init__(self, folder: Path, file: str | None = None) -> None:
+        """With `file` its tensors are read and nothing else."""
+        shards, place = _shards(folder) if file is None else ([file], None)
         self.files = tuple(folder / shard for shard in shards)
         self._open = {shard: _open(folder / shard) for shard in shards}
         held = {shard: frozenset(file.keys()) for shard, file in self._open.items()}

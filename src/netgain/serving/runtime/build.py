@@ -28,7 +28,7 @@ from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, StepCostSettings
-from netgain.serving.runtime.draft_model import kv_layout, load_draft_model, model_drafts
+from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft
 from netgain.serving.runtime.torch_executor import TorchExecutor
 from netgain.serving.speculation.registry import (
     ControlOptions,
@@ -109,13 +109,17 @@ def build_engine(
     kernels = load_kernels(config.model.kernels, threads, device)
     # compiled kernels have a pool of their own; a second one in torch would fight it for the cores
     torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)
-    loaded = load_model(config.model.source, config.model.dtype, kernels, device)
+    speculation = config.speculation
+    files = draft_files(speculation)
+    taps = () if files is None else files.taps
+    loaded = load_model(config.model.source, config.model.dtype, kernels, device, taps=taps)
     kv_dtype = _kv_dtype(config.model.kv_dtype, config.model.dtype)
     model = loaded.config
     layout = kv_layout(model, kv_dtype, config.cache.block_tokens)
-    speculation = config.speculation
-    draft = load_draft_model(speculation, loaded, kernels, kv_dtype, layout.block_tokens)
-    token_bytes = layout.token_bytes + (draft.layout.token_bytes if draft else 0)
+    draft = None
+    if files is not None:
+        draft = load_draft(files, speculation.draft_dtype, loaded, kernels, kv_dtype, layout.block_tokens)
+    token_bytes = layout.token_bytes + (draft.token_bytes if draft else 0)
     max_length = _max_length(config.scheduler.max_model_len, model.context, notes)
     blocks = layout.blocks_for(_kv_tokens(config.cache, layout.block_tokens, token_bytes, max_length))
     kv_tokens = blocks * layout.block_tokens
@@ -125,7 +129,8 @@ def build_engine(
             "raise engine.cache.kv_tokens for longer ones"
         )
     kv = PagedKV(model, blocks, layout.block_tokens, kv_dtype, device)
-    executor = TorchExecutor(loaded.model, kv, kernels)
+    drafts = draft.over(blocks, config.scheduler.max_batch_tokens) if draft else None
+    executor = TorchExecutor(loaded.model, kv, kernels, *(drafts[1:] if drafts else ()))
     scheduler = Scheduler(
         BlockPool(blocks),
         clock,
@@ -137,8 +142,8 @@ def build_engine(
         prefix_caching=config.cache.prefix_caching,
     )
     kv_name = str(kv_dtype).removeprefix("torch.")
-    proposer: Proposer | ModelDrafts | None = None
-    if speculation.method not in ("none", "draft_model"):
+    proposer: Proposer | ModelDrafts | None = drafts.proposer if drafts else None
+    if proposer is None and speculation.method != "none":
         proposer = wrap_proposer(
             build_proposer(
                 speculation.method,
@@ -150,8 +155,7 @@ def build_engine(
                 ),
             )
         )
-    if draft is not None:
-        proposer = model_drafts(draft, kernels, kv_dtype, blocks, model.vocab, scheduler.max_batch_tokens)
+    longest = _longest_draft(speculation.k, draft, notes)
     steps = wrap_executor(executor)
     step_curve = StepCurve(
         steps,
@@ -187,11 +191,11 @@ def build_engine(
         eos_ids=frozenset(loaded.eos),
         proposer=proposer,
         verifier=build_verifier(speculation.verifier) if proposer else None,
-        max_drafts=speculation.k,
+        max_drafts=longest,
         control=build_control(
             speculation.control,
             ControlOptions(
-                k=speculation.k,
+                k=longest,
                 by_load=speculation.k_by_load,
                 cost=lambda: step_curve.cost,
                 computed=isinstance(proposer, ModelDrafts),
@@ -200,7 +204,7 @@ def build_engine(
         grammars=Grammars(loaded.tokenizer.token_bytes, model.vocab),
         step_curve=step_curve,
     )
-    draft_weight_bytes = draft.loaded.model.weight_bytes if draft else 0
+    draft_weight_bytes = draft.weight_bytes if draft else 0
     info = EngineInfo(
         model=config.model.name or loaded.name,
         source=config.model.source,
@@ -229,11 +233,18 @@ def build_engine(
         head_ops=loaded.head_ops,
         windowed=any(window is not None and window < max_length for window in model.windows),
         step_cost=_described(step_curve),
-        draft=draft.loaded.name if draft else None,
+        draft=draft.name if draft else None,
         draft_weight_bytes=draft_weight_bytes,
-        draft_kv_token_bytes=draft.layout.token_bytes if draft else 0,
+        draft_kv_token_bytes=draft.token_bytes if draft else 0,
     )
     return BuiltEngine(engine, loaded, msgspec.structs.asdict(info))
+
+
+def _longest_draft(asked: int, draft: LoadedDraft | None, notes: list[str]) -> int:
+    if draft is None or draft.most is None or asked <= draft.most:
+        return asked
+    notes.append(f"engine.speculation.k is {asked}, {draft.name} was made for {draft.most}: {draft.most} is used")
+    return draft.most
 
 
 def _on_this_machine() -> dict[str, str]:

@@ -101,9 +101,11 @@ class SuffixSettings(Settings):
 class SpeculationSettings(Settings):
     """Drafting. `coupled` keeps the output token-identical, `rejection` and `block` keep its distribution."""
 
-    method: Literal["none", "ngram", "suffix", "draft_model"] = Field(default="none", description="who drafts")
+    method: Literal["none", "ngram", "suffix", "draft"] = Field(default="none", description="who drafts")
     draft: str | None = Field(
-        default=None, min_length=1, description="draft model of the same vocabulary: a folder, .gguf file or hub id"
+        default=None,
+        min_length=1,
+        description="under method draft: a trained draft, or any model of the vocabulary",
     )
     draft_dtype: Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"] = Field(
         default="auto", description="how the draft model's weights are kept"
@@ -139,11 +141,11 @@ class SpeculationSettings(Settings):
 
     @model_validator(mode="after")
     def _draft_is_used(self) -> Self:
-        if (self.method == "draft_model") == (self.draft is None):
+        if (self.method == "draft") == (self.draft is None):
             raise ValueError(
-                "method draft_model needs the model that drafts: set engine.speculation.draft"
+                "method draft needs to know who drafts: set engine.speculation.draft"
                 if self.draft is None
-                else f"draft ({self.draft}) is used by method draft_model only, and the method is {self.method}"
+                else f"draft ({self.draft}) is used by method draft only, and the method is {self.method}"
             )
         return self
 

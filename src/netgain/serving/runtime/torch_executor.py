@@ -1,6 +1,7 @@
 """Runs batches on real weights: packs segments into flat rows, one forward pass, one choice per row."""
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -10,6 +11,7 @@ from netgain.serving.engine.batch import Batch, Segment, SegmentResult, StepResu
 from netgain.serving.engine.sampling import is_greedy
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.decoder import Decoder
+from netgain.serving.model.features import FeaturePlane
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.runtime.packing import PackedRows, Packer
 
@@ -18,12 +20,22 @@ KEPT_ROWS = 64
 
 
 class TorchExecutor:
-    """Executor over a model, its KV memory and one Kernels implementation, on the model's device."""
+    """Executor over a model, its KV memory and one Kernels implementation, on the model's device.
 
-    def __init__(self, model: Decoder, kv: PagedKV, kernels: Kernels) -> None:
+    `fuse` makes of what the model's taps give the features that heads draft from, which are kept in `features`."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        kv: PagedKV,
+        kernels: Kernels,
+        features: FeaturePlane | None = None,
+        fuse: Callable[[list[torch.Tensor]], torch.Tensor] | None = None,
+    ) -> None:
         self._model = model
         self._kv: PagedKV | None = kv
         self._kernels = kernels
+        self._features, self._fuse = features, fuse
         self._packer = Packer(model.device)
         self._logits = torch.empty(0, model.config.vocab, device=model.device)
 
@@ -44,10 +56,10 @@ class TorchExecutor:
         for segment, count in zip(batch.segments, packed.wanted_of, strict=True):
             if not count:
                 results.append(SegmentResult(()))
-            elif _is_plain(segment):
+            elif is_plain(segment):
                 if choices is None:
                     choices = self._kernels.argmax(logits).tolist()
-                results.append(_greedy(choices[row : row + count]))
+                results.append(greedy_result(choices[row : row + count]))
             else:
                 results.append(answer(segment, logits[row : row + count].cpu().numpy()))
             row += count
@@ -60,7 +72,11 @@ class TorchExecutor:
         """Logits [wanted rows, vocab], valid until the next step."""
         tokens, positions, segment_of_row, tables, wanted, _ = packed
         plan = self._kernels.plan(positions, segment_of_row, tables, kv.block_tokens)
-        return self._model.forward(tokens, positions, plan, kv, wanted, self._room(len(wanted)))
+        tapped: list[torch.Tensor] = []
+        logits = self._model.forward(tokens, positions, plan, kv, wanted, self._room(len(wanted)), tapped)
+        if self._features is not None and self._fuse is not None:
+            self._features.write(self._fuse(tapped), positions, segment_of_row, tables)
+        return logits
 
     def _room(self, rows: int) -> torch.Tensor | None:
         if rows > KEPT_ROWS:
@@ -70,7 +86,7 @@ class TorchExecutor:
         return self._logits[:rows]
 
 
-def _is_plain(segment: Segment) -> bool:
+def is_plain(segment: Segment) -> bool:
     """Greedy, and nothing but the choices is asked for."""
     sampling = segment.sampling
     return (
@@ -82,7 +98,7 @@ def _is_plain(segment: Segment) -> bool:
     )
 
 
-def _greedy(choices: list[int]) -> SegmentResult:
+def greedy_result(choices: list[int]) -> SegmentResult:
     if min(choices) < 0:
         return SegmentResult((), error="the model's logits are not numbers: weights or KV are damaged")
     return SegmentResult(tuple(choices))
