@@ -26,14 +26,14 @@ async def test_a_reset_that_works_is_verified_by_the_counters(engine):
     async with probed(engine=engine, salted=engine != "llama.cpp", salts=engine != "llama.cpp") as found:
         assert found.verified is True, found.says
         assert found.caveat is None
-        assert (found.again, found.after_reset) == (400, 0)
+        assert (found.again, found.after_reset) == (192, 0)
 
 
 @pytest.mark.parametrize("resets", ["pretends", "refuses", "absent"])
 async def test_a_reset_that_does_nothing_is_found_out_and_salts_are_verified_instead(resets):
     async with probed(resets=resets) as found:
         assert found.verified is True
-        assert (found.again, found.after_reset, found.after_salt) == (400, 400, 0)
+        assert (found.again, found.after_reset, found.after_salt) == (192, 192, 0)
         assert "another cache salt" in found.says
 
 
@@ -42,7 +42,7 @@ async def test_where_neither_reset_nor_salts_work_the_result_carries_a_caveat(en
     async with probed(engine=engine, resets="refuses", salted=False, salts=engine != "llama.cpp") as found:
         assert found.verified is False
         assert "contradicted" in found.caveat
-        assert "400 of them after the reset" in found.caveat
+        assert "192 of them after the reset" in found.caveat
 
 
 async def test_an_engine_without_a_prefix_cache_is_cold_without_a_reset():

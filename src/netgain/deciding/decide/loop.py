@@ -13,6 +13,7 @@ import msgspec
 from netgain.deciding.decide.budget import estimate, within
 from netgain.deciding.decide.candidates import nothing_to_try, refuse_what_cannot_be_judged, without_lossy
 from netgain.deciding.decide.context import caveats_of, context, probed
+from netgain.deciding.decide.counted import DraftLog
 from netgain.deciding.decide.engines import (
     asking,
     baseline_flags,
@@ -240,11 +241,14 @@ async def _try(
 
     before = {name: await step_counts(arm.url) for name, arm in arms.items()}
     handoffs = HandoffLog()
+    drafts = DraftLog()
     await handoffs.begin(arms)
+    await drafts.begin(arms[CANDIDATE])
 
     async def restart(start: int) -> None:
         """From either end in turns: where a server that is started first is slower or faster, the design cancels it."""
         await handoffs.end(arms)
+        await drafts.end(arms[CANDIDATE])
         for arm in arms.values():
             await arm.stop()
         for name, arm in list(arms.items())[:: 1 if start % 2 == 0 else -1]:
@@ -253,6 +257,7 @@ async def _try(
         give_turn(arms, None)
         before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
         await handoffs.begin(arms)
+        await drafts.begin(arms[CANDIDATE])
 
     trial = await conduct(
         arms,
@@ -265,6 +270,7 @@ async def _try(
     )
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     await handoffs.end(arms)
+    await drafts.end(arms[CANDIDATE])
     narrator.phase("judging")
     gated = quality if chosen.kind == "lossy" else None
     terms = Terms(
@@ -295,7 +301,13 @@ async def _try(
         ),
         blocks=trial.blocks,
         limits=tuple(arm_limits(name, before[name], after[name], served.work, base.probe) for name in arms),
-        scores=score(prediction, analysis, drafted),
+        scores=score(
+            prediction,
+            analysis,
+            drafted.committed_per_step
+            if drafted
+            else drafts.committed_per_step(seen.record for seen in trial.observations if seen.arm == CANDIDATE),
+        ),
         drafting=drafted,
         cache_state=await baseline.reset(),
         deploy=(arms[CANDIDATE] if adopt else baseline).command if switch.verified else None,

@@ -1,12 +1,12 @@
 """How good the prediction was: the advisor's own figures beside what was measured, each with its error."""
 
 from netgain.deciding.experiment.analyse import Analysis
-from netgain.deciding.report.outcome import Drafting, Score
+from netgain.deciding.report.outcome import Score
 from netgain.deciding.technique.prediction import Prediction
 from netgain.ledger.stage import Stage
 
 
-def score(prediction: Prediction, analysis: Analysis, drafting: Drafting | None) -> tuple[Score, ...]:
+def score(prediction: Prediction, analysis: Analysis, committed_per_step: float | None) -> tuple[Score, ...]:
     """Predicted against measured, for everything that was predicted."""
     fall = analysis.waterfall
     rows = [
@@ -35,7 +35,7 @@ def score(prediction: Prediction, analysis: Analysis, drafting: Drafting | None)
                 figure="tokens committed per step",
                 unit="tokens",
                 predicted=prediction.committed_per_step,
-                measured=drafting.committed_per_step if drafting else None,
+                measured=committed_per_step,
             )
         )
     for stage, seconds in prediction.saved_s.items():

@@ -105,9 +105,12 @@ async def handoff_counts(url: str) -> dict[str, dict[str, float]] | None:
             text = (await response.read()).decode()
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
         return None
+    families = read_exposition(text, 0.0).families
+    if not any(name.startswith("netgain_") for name in families):
+        return None
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for name, figure in HANDOFFS.items():
-        family = read_exposition(text, 0.0).families.get(f"netgain_{name}_total")
+        family = families.get(f"netgain_{name}_total")
         for sample in () if family is None else family.samples:
             found[dict(sample.labels).get("kind", "unknown")][figure] += sample.value
     return {kind: dict(figures) for kind, figures in found.items()}

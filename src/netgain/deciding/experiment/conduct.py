@@ -154,6 +154,7 @@ async def conduct(
             else:
                 if start != started:
                     if started is not None and restart is not None:
+                        give_turn(arms, None)  # a frozen server could not be asked what it counted
                         await restart(start)
                     for warmed, arm in arms.items():
                         give_turn(arms, warmed)

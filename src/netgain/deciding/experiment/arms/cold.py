@@ -17,7 +17,7 @@ from netgain.measuring.observe.window import observed
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item
 
-PROBE_WORDS = 400
+PROBE_WORDS = 200
 COLD_SHARE = 0.05  # of the probe's tokens: what a chat template or a first block may share with anything
 WARM_SHARE = 0.25
 FASTER = (
