@@ -73,7 +73,7 @@ async def conduct(
 
     def begin_counting() -> None:
         nonlocal scraping
-        if watch is not None:
+        if watch is not None and scraping is None:
             scraping = asyncio.create_task(watch.begin(), name="first scrape")
 
     def progress(seen: Progress) -> None:
@@ -83,6 +83,11 @@ async def conduct(
             limits.see(seen)
 
     try:
+        if watch is not None and extent.warm_up == 0:
+            # nothing is in flight, so this window begins before its first request and misses nothing of it
+            begin_counting()
+            assert scraping is not None
+            await scraping
         done = await run(met.base, met.server.model, items, arrivals, options, progress, extent, begin_counting)
         server_side = None
         if watch is not None and scraping is not None:
