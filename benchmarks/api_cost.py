@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import psutil
-from netgain.deciding.experiment.launched import LaunchedServer, Program
+from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
 
 from benchmarks import _report
 from benchmarks._signals import cancelled_by_signals
