@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 import psutil
-from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
 
 from benchmarks import _report
 from benchmarks._signals import cancelled_by_signals
 from benchmarks._simulated_server import MODEL
+from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
 from netgain.errors import NetgainError, Unavailable
 from netgain.measuring.client.options import Budget, Options
 from netgain.measuring.client.run import run
