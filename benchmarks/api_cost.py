@@ -89,7 +89,8 @@ async def measure(rounds: int, step_s: float) -> dict[int, list[Cost]]:
 
 async def stream(url: str, streams: int, name: str) -> Cost:
     """One round of `streams` answers at once."""
-    (api,) = psutil.Process().children()
+    (keeper,) = psutil.Process().children()
+    (api,) = keeper.children()
     (engine,) = api.children()
     items = [
         Item(
