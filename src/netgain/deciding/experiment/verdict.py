@@ -152,7 +152,7 @@ def _decide(evidence: Evidence, margin: float) -> tuple[Decision, bool, list[str
     if broken:
         return "inconclusive", True, broken
     if evidence.control is not None and finding(evidence.control, margin) in ("faster", "slower"):
-        said = f"the baseline against a second start of itself shows {percent(evidence.control.ratio)}: noise exceeds the design"
+        said = f"the baseline against itself as a third arm shows {percent(evidence.control.ratio)}: noise exceeds the design"
         return "inconclusive", True, [said]
     if evidence.identity.baseline_differs and evidence.promises_identity:
         names = listed(evidence.identity.baseline_differs)
