@@ -24,3 +24,18 @@ def test_the_loop_measures_predicts_tries_judges_and_cleans_up(tmp_path, leaves_
     path = write_report(outcome, tmp_path)
     assert msgspec.json.decode((path.parent / "decision.json").read_bytes(), type=Outcome).chosen in ("ngram", "suffix")
     assert (tmp_path / "records.jsonl").stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_lossy_technique_is_held_to_its_quality_on_its_own_workload(tmp_path, leaves_no_process):
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"id": "sum", "prompt": "2 + 2 =", "expected": 4, "max_tokens": 4}\n')
+    outcome = decide(
+        Settings(output=tmp_path, quick=True, output_tokens=8, technique="kv-int8", tasks=str(tasks), workload="chat")
+    )
+    assert outcome.analysis is not None, outcome.stopped
+    assert outcome.quality is not None
+    assert outcome.quality.perplexity.state == outcome.quality.divergence.state == "held"
+    assert outcome.quality.state == outcome.quality.tasks[0].state == "not shown"  # one task shows nothing
+    assert outcome.analysis.verdict.decision != "adopt"

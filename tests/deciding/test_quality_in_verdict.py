@@ -4,10 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from netgain.deciding.decide.quality import Judged, conversations, for_verdict
+from netgain.deciding.decide.narrate import Silence
+from netgain.deciding.decide.quality import Judged, check_files, conversations, for_verdict, judge_arms
+from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.identity import Identity
 from netgain.deciding.experiment.quality_gate import judge_quality
 from netgain.deciding.report.html import render_html
+from netgain.errors import UsageError
 from netgain.measuring.quality.divergence import divergence
 from netgain.measuring.quality.laws import Law
 from netgain.measuring.quality.paired_scores import compare_scores
@@ -15,6 +18,14 @@ from netgain.measuring.quality.result import Quality, QualityComparison, ServerQ
 from netgain.measuring.quality.teacher_forcing import Scored
 from netgain.measuring.quality.texts import Text
 from tests.deciding.test_report import outcome_of, trial_of
+from tests.measuring.quality.conftest import two_servers
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    pytest.importorskip("torch")
+    with two_servers(tmp_path_factory.mktemp("quality")) as started:
+        yield started
 
 
 def comparison(noise: float, tasks=None) -> QualityComparison:
@@ -69,6 +80,27 @@ def test_a_promise_of_identical_tokens_is_not_judged_by_task_scores() -> None:
     identity = Identity(basis="token ids", compared=9, differing=(), baseline_differs=())
     held = for_verdict(Judged(measured=None, gate=gate), "token-identical", identity, None)
     assert held.state == "held"
+
+
+async def test_a_disturbed_candidate_is_rejected_and_one_that_is_gone_is_doubted(served, tmp_path) -> None:
+    """Two real servers, of which the second computes something else."""
+    plain, disturbed = served
+    texts = tmp_path / "texts.jsonl"
+    said = "says what texts of its length say, and then says a little more of it."
+    texts.write_text("\n".join(f'{{"text": "Text number {number} {said}"}}' for number in range(30)))
+    settings = Settings(output=tmp_path, texts=str(texts))
+    for candidate, doubts, losses in ((disturbed.url, 0, 1), (plain.url, 0, 0), ("http://127.0.0.1:9", 1, 0)):
+        found = await judge_arms(plain.url, candidate, (), settings, Silence())
+        assert (len(found.doubts), len(found.losses)) == (doubts, losses), found.gate.says
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"tasks": "gone.jsonl"}, "gone.jsonl"), ({"texts": "gone.txt"}, "gone.txt"), ({"scorer": "true"}, "--tasks")],
+)
+def test_files_are_checked_before_any_server_starts(tmp_path, changes, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_files(Settings(output=tmp_path, **changes))
 
 
 def test_recorded_conversations_are_prompt_and_answer_by_their_ids(make_record) -> None:

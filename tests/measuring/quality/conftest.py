@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,15 @@ class Served:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Served]]:
     pytest.importorskip("torch")
+    with two_servers(tmp_path_factory.mktemp("quality")) as started:
+        yield started
+
+
+@contextmanager
+def two_servers(base: Path) -> Iterator[tuple[Served, Served]]:
+    """The plain one and the disturbed one, until the block ends."""
     from netgain.deciding.experiment.arms.netgain import launched_netgain
 
-    base = tmp_path_factory.mktemp("quality")
     started: list[tuple[Any, Served]] = []
     for name, noise, kv in (("plain", 0.0, "fp32"), ("disturbed", 0.03, "int8")):
         folder = write_model(base / name, noise)

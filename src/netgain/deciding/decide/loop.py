@@ -228,7 +228,7 @@ async def _try(
         narrator.found(caveat.says)
     quality = None
     if chosen.kind == "lossy" or settings.tasks is not None:
-        quality = await judge_arms(baseline.url, arms[CANDIDATE].url, served.name, facts.records, settings, narrator)
+        quality = await judge_arms(baseline.url, arms[CANDIDATE].url, facts.records, settings, narrator)
     starts = f" over {count(design.starts, 'server start')}" if design.starts > 1 else ""
     narrator.phase(
         f"experiment: {count(len(design.groups), 'group')} of {sizes(design)}{starts}, servers in turn "

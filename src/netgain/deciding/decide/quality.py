@@ -57,7 +57,6 @@ def check_files(settings: Settings) -> None:
 async def judge_arms(
     baseline: str,
     candidate: str,
-    model: str,
     records: Sequence[ClientRecord],
     settings: Settings,
     narrator: Narrator,
@@ -69,10 +68,9 @@ async def judge_arms(
     ask = QualityAsk(
         url=baseline,
         against=candidate,
-        model=model,
-        against_model=model,
         texts=settings.texts,
         texts_given=conversations(records),
+        answers=0,  # the experiment itself compares what both arms answer
         most_texts=QUICK_TEXTS + MOST_CONVERSATIONS if settings.quick else None,
         tasks=settings.tasks,
         scorer=settings.scorer,

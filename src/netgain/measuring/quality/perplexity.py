@@ -32,9 +32,15 @@ def perplexity_of(scored: Sequence[Scored]) -> Perplexity | None:
     for category in dict.fromkeys(one.text.category for one in scored):
         own = mean_over_texts([losses[one.text.name] for one in scored if one.text.category == category])
         if own is not None:
-            by_category[category] = exponential(own)
+            by_category[category] = _at_least_one(own)
     return Perplexity(
-        perplexity=exponential(overall),
+        perplexity=_at_least_one(overall),
         bits_per_byte=spent / math.log(2.0) / sum(known) if known and len(known) == len(sizes) else None,
         by_category=by_category,
     )
+
+
+def _at_least_one(loss: Estimate) -> Estimate:
+    """The perplexity of a mean loss. No loss is below 0, so the interval of a few texts does not begin below 1."""
+    found = exponential(loss)
+    return found if found.low is None else msgspec.structs.replace(found, low=max(1.0, found.low))
