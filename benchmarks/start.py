@@ -86,7 +86,8 @@ async def launch(log: Path) -> dict[str, float]:
 
 def parts(log: str, began_at: float, ready_s: float, token_s: float) -> dict[str, float]:
     """What the launch is made of. The system knows the start of a process to its clock tick, mostly 10 ms."""
-    (api,) = psutil.Process().children()
+    (keeper,) = psutil.Process().children()
+    (api,) = keeper.children()
     (engine,) = api.children()
     launched_s = engine.create_time() - api.create_time()
     engine_s = logged_s(log, began_at)
