@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from netgain.deciding.diagnose.hypotheses import Hypothesis
 from netgain.deciding.technique.protocol import Technique
 from netgain.errors import UsageError
+from netgain.measuring.observe.names import Engine
 from netgain.measuring.workload.item import Workload
 
 
@@ -19,6 +20,18 @@ def refuse_what_cannot_be_judged(workload: Workload, catalogue: Mapping[str, Tec
     if all(reasons.values()):
         told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise UsageError(f"nothing can be decided on the workload {workload.name!r}. {told}")
+
+
+def choose(hypotheses: Sequence[Hypothesis], catalogue: Mapping[str, Technique], engine: Engine) -> Hypothesis | None:
+    """The highest predicted gain among the techniques whose switch has started this engine; only where there is none of those,
+    one whose switch is unverified, which may keep the engine from starting."""
+    able = [(one, one.prediction) for one in hypotheses if one.prediction is not None and one.technique in catalogue]
+    verified = [
+        one
+        for one, prediction in able
+        if prediction is not None and catalogue[one.technique].switch_on(engine, prediction.setting).verified
+    ]
+    return next(iter(verified or [one for one, _ in able]), None)
 
 
 def nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:

@@ -17,6 +17,7 @@ from netgain.deciding.experiment.arms.cold import verify_cold
 from netgain.deciding.experiment.arms.confounders import ArmSetup, confounders
 from netgain.deciding.experiment.arms.effective import effective_configuration
 from netgain.deciding.experiment.arms.hooked import HookedArm
+from netgain.deciding.experiment.arms.idle import find_spinners
 from netgain.deciding.experiment.arms.launched import LaunchedServer
 from netgain.deciding.experiment.arms.llama_cpp import launched_llama_cpp
 from netgain.deciding.experiment.arms.netgain import launched_netgain
@@ -117,11 +118,18 @@ async def caveats_before(
 ) -> tuple[Caveat, ...]:
     """Of running, idle arms: what differs besides the technique, and whether their caches can be made cold."""
     engine = settings.engine
+    spinning = await find_spinners(arms.values())
     setups = {name: await _setup(settings, arms[name], flags.get(name, ())) for name in (BASELINE, CANDIDATE)}
     found = [
         Caveat(says=said, engine=engine, source="configuration of the running servers, and their logs")
         for said in confounders(engine, setups[BASELINE], setups[CANDIDATE])
     ]
+    if spinning:
+        says = (
+            f"While idle, {' and '.join(spinning)} used a core, so each was frozen (SIGSTOP) while another was loaded; what it "
+            "does on being resumed is in its first request."
+        )
+        found.append(Caveat(says=says, engine=engine, source="CPU time of the idle servers"))
     for name, arm in arms.items():
         cold = await verify_cold(arm, asked)
         if cold.caveat is not None:

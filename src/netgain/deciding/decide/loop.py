@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from netgain.deciding.decide.budget import estimate, within
-from netgain.deciding.decide.candidates import nothing_to_try, refuse_what_cannot_be_judged, without_lossy
+from netgain.deciding.decide.candidates import choose, nothing_to_try, refuse_what_cannot_be_judged, without_lossy
 from netgain.deciding.decide.context import caveats_of, context, probed
 from netgain.deciding.decide.counted import DraftLog
 from netgain.deciding.decide.engines import (
@@ -148,7 +148,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         narrator.found(bottleneck.statement)
         narrator.phase("predicting candidates from the recorded traffic")
         hypotheses = await asyncio.to_thread(rank, catalogue, facts)
-        best = next((one for one in hypotheses if one.prediction is not None and one.technique in tryable), None)
+        best = choose(hypotheses, tryable, settings.engine)
         base = Outcome(
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seconds=0.0,
@@ -221,7 +221,6 @@ async def _try(
             give_turn(arms, name)
             await _up(arm, settings)
     give_turn(arms, None)
-    await find_spinners(arms.values())
     narrator.phase("looking for what differs between the arms besides the technique")
     caveats = await caveats_before(settings, arms, asked, {BASELINE: off, CANDIDATE: switch.flags})
     for caveat in caveats:

@@ -7,6 +7,7 @@ import msgspec
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.prediction import Prediction
 from netgain.deciding.technique.protocol import Technique
+from netgain.errors import UsageError
 from netgain.ledger.stage import Stage
 
 SHORT_OUTPUT = 16  # tokens
@@ -45,6 +46,11 @@ def rank(catalogue: Mapping[str, Technique], facts: Facts) -> tuple[Hypothesis, 
 def _consider(technique: Technique, facts: Facts) -> Hypothesis:
     reason = technique.cannot_apply(facts)
     prediction = technique.predict(facts) if reason is None else None
+    if prediction is not None:
+        try:
+            technique.switch_on(facts.engine, prediction.setting)
+        except UsageError as error:
+            prediction, reason = None, str(error)
     return Hypothesis(
         technique=technique.name,
         title=technique.title,

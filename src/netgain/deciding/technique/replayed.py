@@ -291,6 +291,8 @@ def not_covered(facts: Facts, cost: StepCost) -> tuple[str, ...]:
         "the setting is chosen and predicted on the same outputs, which flatters it a little",
         "first-token time is taken as unchanged",
     ]
+    if facts.engine != "netgain":
+        said.append(f"drafts are those of netgain's proposer; {facts.engine}'s own may copy others, or fewer")
     if facts.concurrency > 1:
         said.append("requests of one batch are charged their mean width, not their joint distribution")
     longest = max(
