@@ -32,6 +32,7 @@ from netgain.measuring.observe.scrape import Observed as Watched
 from netgain.measuring.workload.item import Workload
 from netgain.wording import count
 
+PROBE_TIMEOUT_S = 30.0
 ADVICE = (
     "the same command with more prompts (without --quick, or with a longer --workload) while nothing else uses the servers or "
     "their machine"
@@ -61,7 +62,7 @@ async def compare_servers(settings: Settings, narrator: Narrator) -> Comparison:
     ready = await _prepare(settings, narrator)
     narrator.phase("looking whether their caches begin cold")
     cold = {
-        name: await verify_cold(_attached(ready, name, name), asking)
+        name: await verify_cold(_attached(ready, name, name), _hurried(asking))
         for name, asking in _asking(ready, (BASELINE, CANDIDATE)).items()
     }
     ready = msgspec.structs.replace(ready, cold=cold)
@@ -138,6 +139,12 @@ def _design(ready: Prepared, settings: Settings) -> Design:
         control_every=form.control_every,
         mirrored=ready.repeatable,
     )
+
+
+def _hurried(asking: Asking) -> Asking:
+    """For the probe of a cache, which a slow server may leave open."""
+    options = msgspec.structs.replace(asking.options, timeout_s=min(asking.options.timeout_s, PROBE_TIMEOUT_S))
+    return msgspec.structs.replace(asking, options=options)
 
 
 def _arms(ready: Prepared, design: Design) -> dict[str, RunningServer]:
