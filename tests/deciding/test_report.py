@@ -163,7 +163,7 @@ def outcome_of(trial, slo=None, model="default") -> Outcome:
         blocks=trial.blocks,
         probe=PROBE,
         limits=tuple(arm_limits(name, StepCounts(), COUNTS, WORK, PROBE) for name in (BASELINE, CANDIDATE)),
-        scores=score(prediction, analysis, drafted),
+        scores=score(prediction, analysis, drafted.committed_per_step if drafted else None),
         drafting=drafted,
         cache_state="cold at the start of each block",
         deploy=("netgain", "serve", model, "--speculation", "ngram"),
