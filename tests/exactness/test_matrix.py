@@ -104,8 +104,10 @@ def test_preempted(default_model_path, dtype, alone):
             same(alone, law, completions)
 
 
-def test_ngram_coupled(default_model_path, dtype, alone):
-    with engine(default_model_path, model__dtype=dtype, speculation__method="ngram", speculation__lookup_min=1) as llm:
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_drafts_of_text_coupled(default_model_path, dtype, alone, method):
+    speculation = {"speculation__method": method, "speculation__lookup_min": 1, "speculation__suffix": {"factor": 2.0}}
+    with engine(default_model_path, model__dtype=dtype, **speculation) as llm:
         for law in SAMPLING:
             for completions in (one_by_one(llm, law), crowd(llm, law)):
                 drafts = [completion.trace.drafts for completion in completions]

@@ -111,10 +111,23 @@ def model(request, tmp_path_factory) -> tuple[Path, str]:
     return path, kv
 
 
+DRAFTING = {
+    "ngram": {"method": "ngram", "lookup_min": 1, "k": 5},
+    "suffix by load": {"method": "suffix", "k": 5, "control": "by-load", "k_by_load": {1: 5, 3: 2}},
+}
+
+
 @pytest.mark.parametrize(
-    ("kernels", "dtype"), [("torch", "auto"), ("compiled", "auto"), ("compiled", "int8"), ("compiled", "int4")]
+    ("kernels", "dtype", "drafts"),
+    [
+        ("torch", "auto", "ngram"),
+        ("compiled", "auto", "ngram"),
+        ("compiled", "auto", "suffix by load"),
+        ("compiled", "int8", "ngram"),
+        ("compiled", "int4", "ngram"),
+    ],
 )
-def test_everything_at_once_equals_alone(request, model, kernels, dtype):
+def test_everything_at_once_equals_alone(request, model, kernels, dtype, drafts):
     folder, kv_dtype = model
     if kernels == "compiled":
         request.getfixturevalue("requires_compiler")
@@ -130,7 +143,7 @@ def test_everything_at_once_equals_alone(request, model, kernels, dtype):
         "model": {"source": str(folder), "dtype": dtype, "kernels": kernels, "threads": 2, "kv_dtype": kv_dtype},
         "cache": {"kv_tokens": 176},
         "scheduler": {"max_batch_tokens": 11, "max_running": 4},
-        "speculation": {"method": "ngram", "lookup_min": 1, "k": 5},
+        "speculation": DRAFTING[drafts],
     }
     preempted = drafted = cached = 0
     with LLM(EngineConfig.model_validate(tree)) as llm:
@@ -157,7 +170,7 @@ def test_features_give_the_same_tokens_and_the_same_bits_of_log_probabilities(re
         "model": {**source, "threads": 2},
         "cache": {"kv_tokens": 176},
         "scheduler": {"max_batch_tokens": 11, "max_running": 4},
-        "speculation": {"method": "ngram", "lookup_min": 1, "k": 5},
+        "speculation": DRAFTING["suffix by load"],
     }
     preempted = drafted = 0
     with LLM(EngineConfig.model_validate(tree)) as llm:

@@ -56,6 +56,7 @@ def make_engine(
     caching=True,
     verifier=None,
     proposer=None,
+    control=None,
     grammars=None,
     collector=None,
     **executor,
@@ -82,6 +83,7 @@ def make_engine(
         proposer=proposer or (NgramProposer(k=k, lookup_min=1, lookup_max=3) if k else None),
         verifier=(verifier or CoupledVerifier()) if k else None,
         max_drafts=k,
+        control=control,
         grammars=grammars,
     )
 

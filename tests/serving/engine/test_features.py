@@ -4,11 +4,32 @@ import random
 
 import pytest
 
+from netgain.cost.step_cost import StepCost, StepPoint
 from netgain.errors import RequestRejected
 from netgain.serving.engine import scheduler as scheduling
 from netgain.serving.engine.request import SamplingParams
+from netgain.serving.speculation.block import BlockVerifier
+from netgain.serving.speculation.control import LoadControl
+from netgain.serving.speculation.goodput import GoodputControl
+from netgain.serving.speculation.suffix import SuffixOptions, SuffixProposer
 from netgain.serving.speculation.verify import RejectionVerifier
 from tests.serving.engine.features import BLOCK, FEATURES, VOCAB, Answers, alone, make_engine, request, serve
+
+
+def suffix():
+    return SuffixProposer(5, SuffixOptions(factor=2.0))
+
+
+def by_load():
+    return LoadControl({1: 5, 2: 2, 4: 0})
+
+
+def as_it_pays():
+    """Drafts are nearly free here, so that they are verified whenever they stand now and then."""
+    points = (StepPoint(batch=b, tokens=t, context=0, seconds=1 + t / 50) for b in (1, 8) for t in range(1, 7))
+    curve = StepCost(points=tuple(points))
+    return GoodputControl(5, lambda: curve, computed=False)
+
 
 SCHEDULES = {
     "alone": {},
@@ -16,6 +37,8 @@ SCHEDULES = {
     "chunked": {"budget": 8, "caching": False},
     "preempted": {"blocks": 24, "caching": False},
     "preempted, cached, speculating": {"blocks": 24, "k": 3, "budget": 16},
+    "preempted, cached, suffix by load": {"blocks": 24, "k": 5, "budget": 16, "proposer": suffix, "control": by_load},
+    "cached, suffix as it pays": {"k": 5, "budget": 16, "proposer": suffix, "control": as_it_pays},
 }
 
 
@@ -30,7 +53,8 @@ def prompts():
 async def test_features_are_the_same_under_every_schedule(feature, schedule):
     """With speculation every returned log-probability was 0.0, and prompt log-probabilities of some were wrong
     (vllm-project/vllm#17876)."""
-    engine = make_engine(**SCHEDULES[schedule])
+    parts = {name: part() if callable(part) else part for name, part in SCHEDULES[schedule].items()}
+    engine = make_engine(**parts)
     fields = dict(FEATURES[feature])
     if "preempted" in schedule and "min_tokens" not in fields:  # else most end too early for the pool to get full
         fields["ignore_eos"] = True
@@ -199,9 +223,10 @@ def test_more_prompt_logprobs_than_a_message_may_hold_are_refused():
     assert caught.value.parameter == "prompt_logprobs"
 
 
+@pytest.mark.parametrize("verifier", [RejectionVerifier(), BlockVerifier()], ids=["rejection", "block"])
 @pytest.mark.parametrize("feature", ["penalties", "sampled penalties", "min_tokens", "everything"])
-async def test_rejection_sampling_obeys_the_edits_and_scores_what_it_commits(feature):
-    engine = make_engine(k=4, verifier=RejectionVerifier())
+async def test_sampling_verifiers_obey_the_edits_and_score_what_they_commit(feature, verifier):
+    engine = make_engine(k=4, verifier=verifier)
     requests = [request(f"r{i}", prompt, 25, **FEATURES[feature]) for i, prompt in enumerate(prompts())]
     answers = await serve(engine, requests)
     assert engine.stats().drafted_tokens > 0

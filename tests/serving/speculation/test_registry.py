@@ -9,7 +9,7 @@ FOUR = ProposerOptions(k=4)
 
 def test_every_member_can_be_built_by_name():
     for name in PROPOSERS:
-        assert asking.draft(build_proposer(name, FOUR), [1, 2, 3, 1, 2], 1).tokens == (3,)
+        assert len(asking.draft(build_proposer(name, FOUR), [1, 2, 3, 1, 2], 1).tokens) == 1
     for name, kind in VERIFIERS.items():
         assert type(build_verifier(name)) is kind
 

@@ -19,7 +19,7 @@ from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.grammar import Grammars
 from netgain.serving.engine.model_drafts import ModelDrafts
-from netgain.serving.engine.protocols import Executor, Proposer
+from netgain.serving.engine.protocols import Executor, Proposer, Verifier
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.step_curve import StepCurve, Upkeep, step_limits
 from netgain.serving.model.cache import PagedKV
@@ -27,7 +27,7 @@ from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
-from netgain.serving.runtime.config import CacheSettings, EngineConfig, StepCostSettings
+from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings, StepCostSettings
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft
 from netgain.serving.runtime.torch_executor import TorchExecutor
 from netgain.serving.speculation.registry import (
@@ -38,6 +38,7 @@ from netgain.serving.speculation.registry import (
     build_verifier,
 )
 from netgain.serving.speculation.suffix import SuffixOptions
+from netgain.serving.speculation.synthetic import NAME_SUFFIX, SyntheticVerifier
 
 DEFAULT_KV_TOKENS = 65_536
 MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
@@ -116,6 +117,8 @@ def build_engine(
     kv_dtype = _kv_dtype(config.model.kv_dtype, config.model.dtype)
     model = loaded.config
     layout = kv_layout(model, kv_dtype, config.cache.block_tokens)
+    if speculation.synthetic_rates is not None:
+        notes.append("acceptance of drafts is synthetic, so the text is not the model's: for measuring costs only")
     draft = None
     if files is not None:
         draft = load_draft(files, speculation.draft_dtype, loaded, kernels, kv_dtype, layout.block_tokens)
@@ -190,7 +193,7 @@ def build_engine(
         vocab_size=model.vocab,
         eos_ids=frozenset(loaded.eos),
         proposer=proposer,
-        verifier=build_verifier(speculation.verifier) if proposer else None,
+        verifier=_verifier(speculation) if proposer else None,
         max_drafts=longest,
         control=build_control(
             speculation.control,
@@ -206,7 +209,7 @@ def build_engine(
     )
     draft_weight_bytes = draft.weight_bytes if draft else 0
     info = EngineInfo(
-        model=config.model.name or loaded.name,
+        model=(config.model.name or loaded.name) + (NAME_SUFFIX if speculation.synthetic_rates else ""),
         source=config.model.source,
         weights=loaded.weights_digest,
         dtype="+".join(loaded.computed).lower(),
@@ -245,6 +248,12 @@ def _longest_draft(asked: int, draft: LoadedDraft | None, notes: list[str]) -> i
         return asked
     notes.append(f"engine.speculation.k is {asked}, {draft.name} was made for {draft.most}: {draft.most} is used")
     return draft.most
+
+
+def _verifier(speculation: SpeculationSettings) -> Verifier:
+    if speculation.synthetic_rates is not None:
+        return SyntheticVerifier(speculation.synthetic_rates)
+    return build_verifier(speculation.verifier)
 
 
 def _on_this_machine() -> dict[str, str]:

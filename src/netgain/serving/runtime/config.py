@@ -101,7 +101,7 @@ class SuffixSettings(Settings):
 class SpeculationSettings(Settings):
     """Drafting. `coupled` keeps the output token-identical, `rejection` and `block` keep its distribution."""
 
-    method: Literal["none", "ngram", "suffix", "draft"] = Field(default="none", description="who drafts")
+    method: Literal["none", "ngram", "suffix", "draft", "synthetic"] = Field(default="none", description="who drafts")
     draft: str | None = Field(
         default=None,
         min_length=1,
@@ -125,6 +125,25 @@ class SpeculationSettings(Settings):
     verifier: Literal["coupled", "rejection", "block"] = Field(
         default="coupled", description="coupled keeps every token, rejection and block the distribution"
     )
+
+    synthetic_rates: tuple[float, ...] | None = Field(
+        default=None,
+        description="synthetic: survival by position, e.g. [0.8, 0.6]; text that is not the model's, to map what would pay",
+    )
+
+    @model_validator(mode="after")
+    def _synthetic_is_meant(self) -> Self:
+        if (self.method == "synthetic") == (self.synthetic_rates is None):
+            raise ValueError(
+                "synthetic_rates, and they alone, come with method synthetic: its text is not the model's; "
+                f"the method is {self.method}, the rates are {self.synthetic_rates}"
+            )
+        rates = self.synthetic_rates or (1.0,)
+        if not all(0 <= rate <= before for before, rate in zip((1.0, *rates), rates, strict=False)):
+            raise ValueError(f"synthetic_rates fall from at most 1 to at least 0; got {list(rates)}")
+        if self.method == "synthetic" and self.verifier != "coupled":
+            raise ValueError(f"method synthetic has a verifier of its own, so verifier {self.verifier} has no use")
+        return self
 
     @field_validator("k_by_load")
     @classmethod

@@ -16,6 +16,7 @@ from netgain.serving.speculation.control import LoadControl
 from netgain.serving.speculation.goodput import GoodputControl
 from netgain.serving.speculation.ngram import NgramProposer
 from netgain.serving.speculation.suffix import SuffixOptions, SuffixProposer
+from netgain.serving.speculation.synthetic import SyntheticProposer
 from netgain.serving.speculation.verify import CoupledVerifier, RejectionVerifier
 
 
@@ -50,7 +51,9 @@ def _suffix(options: ProposerOptions) -> Proposer:
     return SuffixProposer(options.k, options.suffix)
 
 
-PROPOSERS: Mapping[str, Callable[[ProposerOptions], Proposer]] = MappingProxyType({"ngram": _ngram, "suffix": _suffix})
+PROPOSERS: Mapping[str, Callable[[ProposerOptions], Proposer]] = MappingProxyType(
+    {"ngram": _ngram, "suffix": _suffix, "synthetic": lambda options: SyntheticProposer(options.k)}
+)
 
 
 def build_proposer(method: str, options: ProposerOptions) -> Proposer:
