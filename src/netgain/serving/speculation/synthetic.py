@@ -38,7 +38,8 @@ class SyntheticVerifier:
         self._rates = tuple(rates)
 
     def verify(self, draft: Draft, target: Target, noise: Noise, position: int) -> tuple[int, ...]:
-        kept, before = 0, 1.0
+        kept = 0
+        before: float = 1  # whole, so that rates may be fractions
         for rate in self._rates[: len(draft.tokens)]:
             if rate <= 0 or (rate < before and not noise.accept(position + kept, rate / before)):
                 break
