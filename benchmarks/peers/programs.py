@@ -1,7 +1,6 @@
 """Every server of the comparison: which engine, in which weight precision, started how."""
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Literal
@@ -10,7 +9,7 @@ import msgspec
 
 from benchmarks.peers import install
 from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
-from netgain.errors import NetgainError, Unavailable
+from netgain.deciding.experiment.arms.vllm import first_error
 
 MODEL = "compared"  # the name that every server is told to serve under
 KV_GIB = 1
@@ -23,7 +22,6 @@ CORES = len(os.sched_getaffinity(0))
 Precision = Literal["bf16", "int8", "int4"]
 # What vLLM's CPU guide preloads: an allocator, and the OpenMP library that its wheel depends on.
 _ALLOCATORS = ("/usr/lib/*/libtcmalloc_minimal.so.4", "/usr/lib64/libtcmalloc_minimal.so.4")
-_CAUSE = re.compile(r"\b\w*(?:Error|Exception|Interrupt): .+|Illegal instruction|Segmentation fault")
 
 
 class Contender(msgspec.Struct, frozen=True):
@@ -107,7 +105,7 @@ def vllm(logs: Path) -> Contender:
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
         },
-        explain=_first_error,
+        explain=first_error,
     )
     return Contender("vllm_cpu", "bf16", "vllm_cpu", LaunchedServer("vllm_cpu", program, logs / "vllm.log"), spins=True)
 
@@ -147,10 +145,3 @@ def openvino(precision: str, logs: Path) -> Contender:
         shown=("openvino_server.py", str(model), "PORT", str(KV_GIB), hint),
     )
     return Contender("openvino", precision, label, LaunchedServer(label, program, logs / f"{label}.log"))  # type: ignore[arg-type]
-
-
-def _first_error(code: int, text: str) -> NetgainError | None:
-    """The first error that vLLM's log names: the last ones only say that something failed."""
-    lines = [line for line in text.splitlines() if "WARNING" not in line]
-    found = next((match for line in lines if (match := _CAUSE.search(line))), None)
-    return Unavailable(f"vLLM ended with code {code} while starting: {found.group()}") if found else None
