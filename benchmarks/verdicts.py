@@ -2,16 +2,17 @@
 
 python -m benchmarks.verdicts [--json FILE] [--experiments N] [--recording NAME=FILE]... [--record FILE --rounds N]. A recording
 holds rounds: two servers of the same configuration, started afresh, answered the same prompts in mirrored blocks. An
-experiment of the default design draws as many rounds as it has starts, in any order, and calls the server that was started
-first the baseline in even starts and the candidate in odd ones, as the design does; so the true effect is none, and a
-planted one scales the candidate's times.
+experiment of the default design draws as many rounds as it has starts (more where noise makes it grow), in any order, and
+calls the server that was started first the baseline in even starts and the candidate in odd ones, as the design does; so the
+true effect is none, and a planted one scales the candidate's times.
 
 There are two recordings, of a quiet machine and of one on which other work ran; half of the experiments are of each.
 `false_adopt_rate`, `false_reject_rate`: of equal arms, in the recording where it is higher. `coverage_95`: intervals that hold
 the truth, over equal and planted arms, in the recording where it is farther from 95 %. `power_at_5_percent`: candidates 1.05x
 as fast that are adopted, and `loss_found_at_5_percent`: as slow that are rejected, on the quiet machine.
 `half_percent_inconclusive`: candidates 0.5 % slower on which nothing is decided, the lower. Every figure is also there by
-recording, with `detectable_effect`, the median of what verdicts themselves say they could find, and `cpu_s_per_verdict`.
+recording, with `starts_mean`, `detectable_effect` (the median of what verdicts themselves say they could find) and
+`cpu_s_per_verdict`.
 """
 
 import asyncio
@@ -32,7 +33,9 @@ from netgain.deciding.decide.settings import FULL, Settings
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
 from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped
+from netgain.deciding.experiment.growth import grow
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
+from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.measuring.workload.load import load_workload
 
 EXPERIMENTS = 2000
@@ -102,6 +105,7 @@ def measure(recording: Recording, experiments: int, seed: int = SEED) -> dict[st
         "loss_found_at_5_percent": share(slower, "reject"),
         "half_percent_inconclusive": share(barely, "inconclusive"),
         "detectable_effect": float(np.median([found.verdict.detectable or np.inf for found in equal])),
+        "starts_mean": sum(starts_of(found) for found in equal) / len(equal),
         "void_rate": sum(found.verdict.void for found in equal) / len(equal),
         "rounds_recorded": len(recording.rounds),
         "experiments": experiments,
@@ -122,10 +126,23 @@ def verdicts(recording: Recording, count: int, speedup: float, seed: int) -> lis
 def draw(
     recording: Recording, hastened: Sequence[Sequence[Observation]], generator: np.random.Generator
 ) -> list[Observation]:
-    """One experiment: rounds in any order, none twice."""
+    """One experiment: rounds in any order, none twice; it grows as the design does, as far as there are rounds."""
+    recorded = len(recording.rounds)
+    most = max(FULL.starts, min(FULL.most_starts or 0, recorded - recorded % 2))
+    chosen = generator.permutation(recorded)[:most].tolist()
+    found = placed(recording, hastened, chosen[: FULL.starts], 0)
+    if most > FULL.starts:
+        wanted = grow(found, most, MINIMUM_EFFECT).starts
+        found += placed(recording, hastened, chosen[FULL.starts : wanted], FULL.starts)
+    return found
+
+
+def placed(
+    recording: Recording, hastened: Sequence[Sequence[Observation]], chosen: Sequence[int], first: int
+) -> list[Observation]:
+    """The chosen rounds as starts from `first` on."""
     found: list[Observation] = []
-    chosen = generator.choice(len(recording.rounds), size=FULL.starts, replace=False)
-    for start, place in enumerate(chosen):
+    for start, place in enumerate(chosen, first):
         groups, blocks = recording.size(int(place))
         for plain, scaled_one in zip(recording.rounds[place], hastened[place], strict=True):
             arm = SWAPPED[plain.arm] if start % 2 else plain.arm
@@ -164,6 +181,11 @@ def covers(found: Analysis, truth: float) -> bool:
     """Whether the interval of the primary metric holds the truth; no interval holds nothing."""
     interval = None if found.e2e_median is None else found.e2e_median.interval
     return interval is not None and interval[0] <= truth <= interval[1]
+
+
+def starts_of(found: Analysis) -> int:
+    """How many starts a verdict rests on."""
+    return 0 if found.e2e_median is None else found.e2e_median.units
 
 
 def share(found: Sequence[Analysis], decision: str) -> float:

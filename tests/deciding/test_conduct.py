@@ -156,6 +156,27 @@ async def test_each_start_has_groups_and_a_warm_up_of_its_own(arms):
     assert all(sum("warm-up" in body["cache_salt"] for body in arm.asked) == 2 for arm in arms.values())
 
 
+@pytest.mark.parametrize("wanted", [2, 4])
+async def test_a_growing_design_ends_when_enough_starts_were_measured(arms, wanted):
+    """It is asked once, after the fewest starts, with all that they showed; no server is started that is not needed."""
+    plan = msgspec.structs.replace(design(groups=4, size=1), starts=4, enough_after=2)
+    began, asked = [], []
+
+    async def restart(start):
+        began.append(start)
+
+    def enough(observations):
+        asked.append({seen.start for seen in observations})
+        return wanted
+
+    way = Asking(model="m", options=Options(server_record=True))
+    trial = await conduct(arms, plan, way, "salt", restart=restart, enough=enough)
+    assert asked == [{0, 1}]
+    assert began == list(range(1, wanted))
+    assert {block.start for block in trial.blocks} == set(range(wanted))
+    assert len(trial.blocks) == plan.up_to(wanted).blocks
+
+
 async def test_several_starts_without_a_way_to_start_again_are_refused(arms):
     with pytest.raises(UsageError, match="2 starts need servers that can be started again"):
         await conduct(

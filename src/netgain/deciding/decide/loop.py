@@ -24,6 +24,7 @@ from netgain.deciding.decide.engines import (
     replayable,
     step_cost,
 )
+from netgain.deciding.decide.growing import growing_design, most_starts, when_enough
 from netgain.deciding.decide.handoffs import HandoffLog
 from netgain.deciding.decide.narrate import Narrator, Silence
 from netgain.deciding.decide.prepared import Prepared, asked_for, journal_of, keep, prepared_before, settings_tree
@@ -33,14 +34,15 @@ from netgain.deciding.decide.recording import record_baseline
 from netgain.deciding.decide.score import score
 from netgain.deciding.decide.server import Served, served_model, step_counts
 from netgain.deciding.decide.settings import Settings
-from netgain.deciding.decide.sweeping import blocks_of, expected_minutes, judge_trial, sizes
+from netgain.deciding.decide.sweeping import announcement, blocks_of, judge_trial
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
 from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.experiment.analyse import Terms
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.idle import find_spinners, give_turn
 from netgain.deciding.experiment.block import Block
-from netgain.deciding.experiment.conduct import Asking, Design, conduct, grouped
+from netgain.deciding.experiment.conduct import Asking, conduct
+from netgain.deciding.experiment.growth import Growth
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.sweeping import sweep_design
 from netgain.deciding.experiment.trial_file import write_records
@@ -50,7 +52,6 @@ from netgain.deciding.technique.facts import Facts
 from netgain.deciding.verdict.deploy import deployable
 from netgain.measuring.record.as_workload import load_traffic
 from netgain.measuring.workload.slo import SLO, parse_slo
-from netgain.wording import count
 
 T = TypeVar("T")
 
@@ -120,14 +121,9 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         design = (
             sweep_design(used, settings.loads, form.starts, form.groups, form.control_every)
             if settings.loads
-            else Design(
-                groups=grouped(used, form.starts * form.groups, form.group_size),
-                concurrency=settings.concurrency,
-                starts=form.starts,
-                control_every=form.control_every,
-            )
+            else growing_design(used, form, settings.concurrency, most_starts(form, settings, parts.e2e_s, start_s))
         )
-        tried = {item.id for item in design.items}
+        tried = {item.id for item in design.fewest.items}
         good = [record for record in recorded.records if record.ok and record.item_id in tried]
         told_version = await engine_version(settings.engine, baseline.url)
         facts = Facts(
@@ -228,12 +224,8 @@ async def _try(
     quality = None
     if chosen.kind == "lossy" or settings.tasks is not None:
         quality = await judge_arms(baseline.url, arms[CANDIDATE].url, facts.records, settings, narrator)
-    starts = f" over {count(design.starts, 'server start')}" if design.starts > 1 else ""
-    narrator.phase(
-        f"experiment: {count(len(design.groups), 'group')} of {sizes(design)}{starts}, servers in turn "
-        f"(about {expected_minutes(design, facts):.1f} min)",
-        design.blocks,
-    )
+    narrator.phase(announcement(design, facts), design.fewest.blocks)
+    grown: list[Growth] = []
 
     def on_block(block: Block, total: int) -> None:
         narrator.step(f"{block.arm}, {block.seconds:.1f} s")
@@ -266,6 +258,7 @@ async def _try(
         on_block,
         restart,
         journal,
+        when_enough(design, settings, narrator, grown.append),
     )
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     await handoffs.end(arms)
@@ -312,6 +305,7 @@ async def _try(
         deploy=(arms[CANDIDATE] if adopt else baseline).command if switch.verified else None,
         deploy_note=switch.note,
         sweep=judged.sweep,
+        grown=grown[-1].says if grown else None,
         handoffs=handoffs.costs(),
         quality=None
         if quality is None

@@ -20,9 +20,9 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     """How much is measured. In each of `starts` of the servers `groups` of `group_size` prompts are measured A B B A.
 
     `output_tokens` caps outputs (None: as the workload says). `control_every`: a second start of the baseline runs beside
-    and answers every so many groups. On a slow machine `recording_s` ends the recording of the baseline early, and the
-    experiment is made to fit `experiment_s`: first groups shrink, then there are fewer of them, but never fewer than can
-    decide anything. None = as long as it takes.
+    and answers every so many groups. `most_starts`: where noise is large, starts are added up to so many. On a slow machine
+    `recording_s` ends the recording of the baseline early, and the experiment is made to fit `experiment_s`: first groups
+    shrink, then there are fewer of them, but never fewer than can decide anything. None = as long as it takes.
     """
 
     starts: int
@@ -30,6 +30,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     group_size: int
     output_tokens: int | None
     control_every: int | None = None
+    most_starts: int | None = None
     recording_s: float | None = None
     experiment_s: float | None = None
 
@@ -59,7 +60,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 MOST_LOADS = 12
 QUICK = Form(starts=2, groups=6, group_size=2, output_tokens=64, recording_s=50.0, experiment_s=80.0)
-FULL = Form(starts=6, groups=12, group_size=2, output_tokens=None, control_every=4)
+FULL = Form(starts=6, groups=12, group_size=2, output_tokens=None, control_every=4, most_starts=10)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

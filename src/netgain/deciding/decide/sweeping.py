@@ -67,6 +67,16 @@ def expected_minutes(design: Design, facts: Facts) -> float:
     return expected_s(design, request_s) / 60.0
 
 
+def announcement(design: Design, facts: Facts) -> str:
+    """What is about to be measured and how long that takes, also where the design may grow."""
+    fewest = design.fewest
+    starts = f" over {count(fewest.starts, 'server start')}" if fewest.starts > 1 else ""
+    told = f"about {expected_minutes(fewest, facts):.1f} min"
+    if fewest is not design:
+        told += f"; up to {design.starts} starts and {expected_minutes(design, facts):.1f} min where noise is large"
+    return f"experiment: {count(len(fewest.groups), 'group')} of {sizes(fewest)}{starts}, servers in turn ({told})"
+
+
 def sizes(design: Design) -> str:
     """How many prompts a group holds, in words."""
     found = sorted({len(group) for group in design.groups})

@@ -29,6 +29,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     Both arms see the same prompts in the same order. Groups are spread evenly over `starts`; a claim across starts needs
     several, since what a process got at its start (memory layout, threads' places) stays with it. Every
     `control_every`-th group of a start is also answered by a second baseline server (None: there is no such server).
+    `enough_after`: after so many starts it is asked how many there are to be, at most `starts` (None: all of them).
     `loads`: the concurrency of each group, where they differ; groups of one load then take turns in beginning.
     `mirrored` False: each arm answers a group once, for servers which would find their own KV the second time.
     """
@@ -39,6 +40,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     control_every: int | None = None
     mirrored: bool = True
     loads: tuple[int, ...] = ()
+    enough_after: int | None = None
 
     @property
     def with_control(self) -> bool:
@@ -62,6 +64,18 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
         if self.control_every is not None and (group - first) % self.control_every == 0:
             half = (*half, CONTROL)
         return (*half, *reversed(half)) if self.mirrored else half
+
+    def up_to(self, starts: int) -> "Design":
+        """The part of it in the first so many starts."""
+        kept = [group for group in range(len(self.groups)) if self.start_of(group) < starts]
+        return msgspec.structs.replace(
+            self, groups=self.groups[: len(kept)], loads=self.loads[: len(kept)], starts=starts, enough_after=None
+        )
+
+    @property
+    def fewest(self) -> "Design":
+        """What is measured in any case."""
+        return self if self.enough_after is None else self.up_to(self.enough_after)
 
     @property
     def blocks(self) -> int:
@@ -126,6 +140,7 @@ async def conduct(
     on_block: Callable[[Block, int], None] | None = None,
     restart: Callable[[int], Awaitable[None]] | None = None,
     journal: Journal | None = None,
+    enough: Callable[[Sequence[Observation]], int] | None = None,
 ) -> Trial:
     """Warm all arms up, then run all blocks. `asking`: of all arms, or of each by its name. `salt` separates this
     experiment's cache entries from any other's.
@@ -133,6 +148,8 @@ async def conduct(
     `restart(start)` ends every arm and starts it again; it is awaited before each start but the first, which has happened.
     Request failures are data; a failing client or a lost arm shows in the blocks and checks. Raises UsageError when the
     design has several starts and there is no `restart`.
+
+    `enough` tells from what the design's `enough_after` starts showed how many starts there are to be.
 
     `journal` takes every block as it is finished; what it has already is not measured again. The caller made sure that it
     is about the same arms and design.
@@ -144,8 +161,13 @@ async def conduct(
     observations: list[Observation] = []
     blocks: list[Block] = []
     started: int | None = None
+    last = design.starts
     for group, items in enumerate(design.groups):
         start = design.start_of(group)
+        if enough is not None and start == design.enough_after and design.start_of(group - 1) < start:
+            last = enough(observations)
+        if start >= last:
+            break
         turns: dict[str, int] = {}
         for name in design.order(group):
             repeat = turns[name] = turns.get(name, -1) + 1

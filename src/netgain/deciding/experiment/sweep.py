@@ -217,6 +217,8 @@ def _answer(points: Sequence[LoadPoint], up_to: int | None, begins: int | None) 
         return f"It pays at every load tried, {lowest} to {count(highest, 'concurrent request')}"
     if up_to is not None and len(adopted) == 1 + [p.concurrency for p in points].index(up_to):
         after = next(point for point in points if point.concurrency > up_to)
+        if up_to == lowest:
+            return f"It pays at {count(up_to, 'concurrent request')}; at {after.concurrency} {_state(after)}"
         return f"It pays up to {count(up_to, 'concurrent request')}; at {after.concurrency} {_state(after)}"
     if begins is not None and len(adopted) == len(points) - [p.concurrency for p in points].index(begins):
         before = [point for point in points if point.concurrency < begins][-1]

@@ -198,7 +198,7 @@ def _weigh(evidence: Evidence, margin: float) -> tuple[Decision, bool, list[str]
         what = "faster" if low > 1.0 else "slower"
         told = f"it is {what} ({interval}), but by less than the {least} that matters as far as is known"
     else:
-        told = f"it may pay or not: the interval ({interval}) has no change in it"
+        told = f"it may pay or not: the interval ({interval}) holds gains and losses"
     return "inconclusive", False, [told]
 
 

@@ -1,0 +1,59 @@
+"""The full form's server starts: as many as it takes where noise is large, decided once and said before."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from netgain.deciding.decide.budget import estimate
+from netgain.deciding.decide.narrate import Narrator
+from netgain.deciding.decide.settings import Form, Settings
+from netgain.deciding.experiment.conduct import Design, grouped
+from netgain.deciding.experiment.growth import Growth, grow
+from netgain.deciding.experiment.observation import Observation
+from netgain.measuring.workload.item import Item
+from netgain.wording import count
+
+
+def most_starts(form: Form, settings: Settings, request_s: float, start_s: float) -> int:
+    """How far the form may grow within the budget, an even number of starts at a time."""
+    most = form.most_starts or form.starts
+    while most > form.starts and settings.budget_s is not None:
+        larger = msgspec.structs.replace(form, starts=most)
+        cost = estimate(larger, request_s, settings.concurrency, start_s, settings.devices)
+        if 3600.0 * cost.device_hours <= settings.budget_s:
+            break
+        most -= 2
+    return max(most, form.starts)
+
+
+def growing_design(items: Sequence[Item], form: Form, concurrency: int, most: int) -> Design:
+    """Groups for `most` starts, of which those of the form's own starts come first and hold the prompts that they always hold."""
+    groups = grouped(items, form.starts * form.groups, form.group_size)
+    if most > form.starts:
+        used = sum(map(len, groups)) % len(items)
+        groups += grouped((*items[used:], *items[:used]), (most - form.starts) * form.groups, form.group_size)
+    return Design(
+        groups=groups,
+        concurrency=concurrency,
+        starts=most,
+        control_every=form.control_every,
+        enough_after=form.starts if most > form.starts else None,
+    )
+
+
+def when_enough(
+    design: Design, settings: Settings, narrator: Narrator, keep: Callable[[Growth], None]
+) -> Callable[[Sequence[Observation]], int] | None:
+    """What to ask after the fewest starts: how many there are to be. None for a design that does not grow."""
+    if design.enough_after is None:
+        return None
+
+    def decided(observations: Sequence[Observation]) -> int:
+        found = grow(observations, design.starts, settings.minimum_effect, settings.seed)
+        keep(found)
+        if found.says is not None:
+            more = design.up_to(found.starts).blocks - design.fewest.blocks
+            narrator.phase(f"{found.says} ({count(more, 'more block')})", more)
+        return found.starts
+
+    return decided
