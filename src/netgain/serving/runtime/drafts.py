@@ -16,6 +16,7 @@ from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.drafts.feature_head import FeatureHead, one_layer
 from netgain.serving.model.drafts.manifest import MANIFEST, WEIGHTS, Manifest, check_target, read_manifest
 from netgain.serving.model.drafts.medusa import MedusaHeads
+from netgain.serving.model.drafts.shapes import check_head
 from netgain.serving.model.features import FeaturePlane
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.kv import SCALE_BYTES
@@ -98,6 +99,7 @@ def _load_head(
 ) -> LoadedDraft:
     model, config, device = target.model, target.config, target.model.device
     source = SafetensorsSource(folder, WEIGHTS)
+    check_head(source, manifest, config)
     name = f"{manifest.kind} draft {folder.name}"
     feature_bytes = FeaturePlane.bytes_per_token(config.hidden)
     context, vocab = config.context, config.vocab
