@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, Command] = {
     "calc": Command("netgain.cli.calc:app", "Work out what a technique should cost or bring, with your numbers."),
     "doctor": Command("netgain.cli.doctor:doctor", "Look for what keeps this machine or a server from serving well."),
     "model": Command("netgain.cli.model:app", "Fetch, inspect or convert a model."),
+    "draft": Command("netgain.cli.draft:app", "Train, inspect and evaluate drafts for speculation."),
 }
 
 # What the extra `serve` adds to the base install, by import name.

@@ -96,23 +96,13 @@ def convert(
     """Write a model as a Hugging Face folder for other engines."""
     from netgain.serving.model.checkpoint import open_checkpoint
     from netgain.serving.model.convert import convert as write
+    from netgain.serving.model.convert import layer_numbers
 
-    kept = None if layers is None else _numbers(layers)
+    kept = None if layers is None else layer_numbers(layers)
     rounded = write(open_checkpoint(source, report=_tell), target, dtype, kept)
     if rounded:
         _tell(f"{', '.join(rounded)} -> {dtype}, rounded; --dtype fp32 keeps every digit")
     print(target)
-
-
-def _numbers(text: str) -> list[int]:
-    """From "0-3,29"."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UsageError(f"--layers {text!r} is no list of layers; write it like 0-3,28,29")
-        numbers += range(int(first), int(last if dash else first) + 1)
-    return numbers
 
 
 def _tell(line: str) -> None:

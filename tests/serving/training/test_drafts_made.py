@@ -8,8 +8,8 @@ import torch
 
 from netgain.ledger.clock import WallClock
 from netgain.serving.engine.request import Request, SamplingParams
-from netgain.serving.model.drafts.manifest import WEIGHTS, read_manifest
 from netgain.serving.model.cache import PagedKV
+from netgain.serving.model.drafts.manifest import WEIGHTS, read_manifest
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.load import load_model
 from netgain.serving.model.safetensors_source import SafetensorsSource

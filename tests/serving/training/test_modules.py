@@ -1,5 +1,7 @@
 """What the engine's kernels compute of a head is what the torch module computes, for a whole text and in pieces."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -83,7 +85,7 @@ def bench(request, tiny, tmp_path) -> Bench:
 def test_the_engines_logits_are_the_modules(bench, cuts):
     """Features are kept in bfloat16, products of the module are float32: nothing else differs."""
     ends = [0, *cuts, len(TEXT)]
-    parts = list(zip(ends, ends[1:], strict=False))
+    parts = list(pairwise(ends))
     tapped = torch.cat([bench.target(*part) for part in parts])
     found = torch.cat([bench.heads_logits(*part) for part in parts], dim=1)
     expected = bench.modules_logits(tapped)

@@ -64,6 +64,17 @@ def convert(checkpoint: Checkpoint, target: Path, dtype: str, layers: Sequence[i
     return tuple(sorted(stored - _EXACT.get(dtype, stored)))
 
 
+def layer_numbers(text: str) -> tuple[int, ...]:
+    """From "0-3,29". Raises UsageError for anything else."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UsageError(f"--layers {text!r} is no list of layers; write it like 0-3,28,29")
+        numbers += range(int(first), int(last if dash else first) + 1)
+    return tuple(numbers)
+
+
 def _pruned(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
     config = checkpoint.config
     outside = [layer for layer in layers if not 0 <= layer < config.layers]

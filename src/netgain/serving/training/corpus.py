@@ -13,7 +13,7 @@ from torch import Tensor
 from netgain.serving.training.features import FeatureFile
 from netgain.serving.training.replies import Reply
 
-BATCH_TOKENS = 2048
+BATCH_TOKENS = 1024  # with the padding: small, since many steps teach more in little time than good ones
 MOST_TOKENS = 1024  # of one text: a longer one is cut at its beginning
 _SORTED_TOGETHER = 64
 
@@ -46,6 +46,12 @@ class Corpus:
     @property
     def taught_tokens(self) -> int:
         return sum(len(self._replies[place].tokens) for place in self._taught)
+
+    def scale(self, hidden: int) -> float:
+        """The root mean square of what the last tap gives, over a few texts."""
+        some = (self._taught or self._held)[:8]
+        last = torch.cat([self._features.rows(place)[:, -hidden:] for place in some]).float()
+        return float(last.pow(2).mean().sqrt())
 
     def epoch(self, seed: int, number: int) -> list[list[int]]:
         """Batches, as places of replies."""

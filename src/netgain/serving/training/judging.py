@@ -17,7 +17,7 @@ FADING = 0.8  # weight of each further draft in the loss: a later one counts onl
 def spoken(student: Student, target: Target, batch: Batch, passes: int) -> list[Tensor]:
     """See modules.py."""
     embedded = target.embedding[batch.tokens]
-    return student.module(embedded, batch.tapped, passes)  # type: ignore[no-any-return]
+    return student.module(embedded, batch.tapped, passes)
 
 
 def loss(student: Student, target: Target, batch: Batch, passes: int) -> tuple[Tensor, list[float]]:
@@ -33,7 +33,7 @@ def loss(student: Student, target: Target, batch: Batch, passes: int) -> tuple[T
             break
         with torch.no_grad():
             law = target.law(later(last, turn)[places]).log_softmax(-1)
-        found = student.module.head(said[places]).log_softmax(-1)  # type: ignore[operator]
+        found = student.module.head(said[places]).log_softmax(-1)
         divergence = torch.nn.functional.kl_div(found, law, reduction="batchmean", log_target=True)
         total = total + FADING**turn * divergence
         each.append(float(divergence.detach()))
@@ -52,7 +52,7 @@ def acceptance(student: Student, target: Target, batches: Iterable[Batch]) -> tu
         count += int(places.sum())
         alive = torch.ones(int(places.sum()), dtype=torch.bool)
         for turn, said in enumerate(spoken(student, target, batch, student.positions)):
-            chosen = ids[student.module.head(said[places]).argmax(-1)]  # type: ignore[operator]
+            chosen = ids[student.module.head(said[places]).argmax(-1)]
             alive &= chosen == torch.roll(batch.tokens, -(turn + 1), dims=1)[places]
             stood[turn] += int(alive.sum())
     return (tuple((stood / count).tolist()) if count else None), count

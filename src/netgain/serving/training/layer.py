@@ -11,6 +11,9 @@ from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.rotary import RotaryTable
 
 
+AHEAD = 64  # positions that a chain of drafts may reach beyond the context, where nobody looks at what it says
+
+
 class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -47,7 +50,7 @@ class Attention(nn.Module):
         self._normed = config.qk_norm
         self._heads, self._kv_heads, self._dim = config.heads, config.kv_heads, config.head_dim
         self._window = window
-        self._rotary = RotaryTable(config.rope, config.head_dim, config.context, torch.device("cpu"))
+        self._rotary = RotaryTable(config.rope, config.head_dim, config.context + AHEAD, torch.device("cpu"))
 
     def forward(self, x: Tensor, seen: Seen) -> Tensor:
         """x [batch, places, hidden] of pass len(seen.keys), whose keys and values are added to `seen`."""

@@ -62,10 +62,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
             f"the prompts in {path} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if path.suffix == ".jsonl":
-        found = _objects(path, lines)
-    else:
-        found = [_asked(line.strip()) for _, line in lines]
+    found = _objects(path, lines) if path.suffix == ".jsonl" else [_asked(line.strip()) for _, line in lines]
     if not found:
         raise UsageError(f"{path} holds no prompts; write one a line, or JSON objects in a .jsonl file")
     return tuple({prompt.digest: prompt for prompt in found}.values())

@@ -14,6 +14,7 @@ from netgain.serving.model.convert import convert
 from netgain.serving.model.drafts.manifest import WEIGHTS, Manifest, write_manifest
 from netgain.serving.training.students import Student
 
+WORK = "training"  # a folder beside the draft, for what a resumed training needs; removed when it is done
 MODEL = "model.safetensors"  # of the kind `layers`, which is a model's folder
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
+from netgain.serving.model.convert import layer_numbers
 from netgain.serving.model.drafts.manifest import Kind
 from netgain.serving.model.weights import EMBEDDING, HEAD, NORM, WeightSource
 from netgain.serving.training.modules import FeatureHeadModule, LayersModule, MedusaModule
@@ -20,8 +21,8 @@ KINDS: tuple[Kind, ...] = ("feature", "medusa", "layers")
 
 @dataclass(frozen=True)
 class Target:
-    """What a student takes from the model that it learns from, float32: the embedding of all tokens, the head's rows of those
-    that a draft can say, the last norm. `law` gives the target's own logits over them from its last layer's output."""
+    """What a student takes from the model that it learns from, float32: the embedding of all tokens, the head's rows of
+    those that a draft can say, the last norm; `scale` is the root mean square of what its last layer gives."""
 
     config: ModelConfig
     source: WeightSource
@@ -29,6 +30,7 @@ class Target:
     ids: Tensor
     head: Tensor
     norm: Tensor
+    scale: float
 
     def law(self, last: Tensor) -> Tensor:
         """last [rows, H], what stands behind the last layer -> logits [rows, len(ids)]."""
@@ -36,10 +38,10 @@ class Target:
         return (last * scale * self.norm) @ self.head.T
 
 
-def target_of(source: WeightSource, config: ModelConfig, ids: Tensor) -> Target:
+def target_of(source: WeightSource, config: ModelConfig, ids: Tensor, scale: float) -> Target:
     embedding = source.dense(EMBEDDING).float()
     rows = embedding if config.tied else source.dense(HEAD).float()
-    return Target(config, source, embedding, ids, rows[ids].contiguous(), source.dense(NORM).float())
+    return Target(config, source, embedding, ids, rows[ids].contiguous(), source.dense(NORM).float(), scale)
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,15 @@ def default_taps(kind: Kind, layers: int) -> tuple[int, ...]:
 
 
 def feature_student(target: Target, taps: tuple[int, ...], positions: int, layers: Sequence[int]) -> Student:
-    """Begins as the target's last layer over its last feature and the next token: fuse and input let the last tap through."""
+    """Begins as the target's last layer over its last feature and, faintly, the next token: fuse and input let the last tap
+    through, at the size that the layer is used to."""
     config = target.config
     module = FeatureHeadModule(config, len(taps), target.ids)
     _copy_layer(module.layer, target.source, config.layers - 1)
     with torch.no_grad():
         _let_last_through(module.fuse.weight, config.hidden)
         module.input.weight.copy_(torch.cat((torch.eye(config.hidden), torch.eye(config.hidden)), dim=1))
-        module.token_norm.weight.fill_(float(target.embedding.pow(2).mean().sqrt()))
-        module.feature_norm.weight.copy_(target.norm)
+        module.feature_norm.weight.fill_(target.scale)
     _share_head(module, target)
     return Student("feature", module, positions, True, 1e-3)
 
@@ -131,17 +133,6 @@ def chosen_layers(text: str | None, kind: Kind, layers: int) -> tuple[int, ...]:
         if layer >= layers:
             raise UsageError(f"layer {layer} is none of the model's, which are 0 to {layers - 1}")
     return chosen
-
-
-def layer_numbers(text: str) -> tuple[int, ...]:
-    """From "0-3,29". Raises UsageError for anything else."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UsageError(f"--layers {text!r} is no list of layers; write it like 0-3,28,29")
-        numbers += range(int(first), int(last if dash else first) + 1)
-    return tuple(numbers)
 
 
 def _share_head(module: nn.Module, target: Target) -> None:

@@ -23,10 +23,10 @@ from netgain.serving.training.features import FeatureFile
 from netgain.serving.training.fit import Fit, Limits, Trained
 from netgain.serving.training.prompts import Prompt, digest
 from netgain.serving.training.replies import AT_ONCE, RUNNING, Reply, ReplyStore, data_digest
-from netgain.serving.training.saving import prepare_folder, save_draft
+from netgain.serving.training.saving import WORK, prepare_folder, save_draft
 from netgain.serving.training.students import BUILD, chosen_layers, default_taps, target_of
 
-WORK, RUN = "training", "run.json"  # a folder beside the draft, removed when it is done
+RUN = "run.json"
 KV_TOKENS = 16_384  # for the replies that are generated together
 FOR_REPLIES = 0.35  # of the minutes, at most
 
@@ -83,7 +83,10 @@ def train(
     work = folder / WORK
     _check_folder(folder, work, resume)
     prepare_folder(folder, checkpoint, layers)
-    work.mkdir(parents=True, exist_ok=True)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{work} cannot be made: {error.strerror or error}") from error
     taps = default_taps(recipe.kind, checkpoint.config.layers)
     with _torch_threads():
         run, replies, threads = _answered(source, work, cache, prompts, recipe, layers, started_s, tell)
@@ -93,14 +96,27 @@ def train(
         torch.set_num_threads(threads)
         always = sorted({*checkpoint.eos, *checkpoint.tokenizer.control_ids})
         ids, coverage = most_frequent(replies, always, recipe.vocab, checkpoint.config.vocab)
-        target = target_of(weight_source(checkpoint), checkpoint.config, ids)
+        corpus = Corpus(replies, features)
+        scale = corpus.scale(checkpoint.config.hidden)
+        target = target_of(weight_source(checkpoint), checkpoint.config, ids, scale)
         torch.manual_seed(recipe.seed)
         student = BUILD[recipe.kind](target, taps, recipe.positions, layers)
-        corpus = Corpus(replies, features)
         if recipe.steps is None and run.training_s is None:
             left_s = (recipe.minutes or 0.0) * 60 - (time.monotonic() - started_s)
             run = _write(work / RUN, msgspec.structs.replace(run, training_s=max(1.0, left_s)))
         data = data_digest(replies)
+
+        facts = {
+            "prompts": run.prompts,
+            "replies": len(replies),
+            "reply_tokens": corpus.taught_tokens,
+            "vocab": len(ids),
+            "coverage": round(coverage, 4),
+            "layers": list(layers),
+            "seed": recipe.seed,
+            "rate": student.rate,
+            "threads": threads,
+        }
 
         def manifest(trained: Trained) -> Manifest:
             return Manifest(
@@ -111,21 +127,7 @@ def train(
                 data=data,
                 taps=taps,
                 positions=recipe.positions,
-                recipe={
-                    "prompts": run.prompts,
-                    "replies": len(replies),
-                    "reply_tokens": corpus.taught_tokens,
-                    "vocab": len(ids),
-                    "coverage": round(coverage, 4),
-                    "layers": list(layers),
-                    "seed": recipe.seed,
-                    "steps": trained.step,
-                    "epochs": round(trained.seen_tokens / max(1, corpus.taught_tokens), 2),
-                    "training_s": round(trained.spent_s, 1),
-                    "threads": threads,
-                    "rate": student.rate,
-                    "losses": [round(value, 4) for value in trained.losses],
-                },
+                recipe=facts | _progress(trained, corpus),
                 acceptance=trained.acceptance,
                 held_out=trained.held_out,
                 made_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -150,6 +152,15 @@ def train(
         file.unlink()
     work.rmdir()
     return made
+
+
+def _progress(trained: Trained, corpus: Corpus) -> dict[str, object]:
+    return {
+        "steps": trained.step,
+        "epochs": round(trained.seen_tokens / max(1, corpus.taught_tokens), 2),
+        "training_s": round(trained.spent_s, 1),
+        "losses": [round(value, 4) for value in trained.losses],
+    }
 
 
 def _answered(

@@ -30,9 +30,7 @@ def head_shapes(manifest: Manifest, config: ModelConfig, rows: int) -> dict[str,
         "input.weight": (hidden, 2 * hidden),
     }
     layer = expected_shapes(one_layer(config))
-    return shapes | {
-        name.replace(_START, "layer."): shape for name, shape in layer.items() if name.startswith(_START)
-    }
+    return shapes | {name.replace(_START, "layer."): shape for name, shape in layer.items() if name.startswith(_START)}
 
 
 def check_head(source: WeightSource, manifest: Manifest, config: ModelConfig) -> None:
