@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.rotary import RotaryTable
 
-
 AHEAD = 64  # positions that a chain of drafts may reach beyond the context, where nobody looks at what it says
 
 
