@@ -52,7 +52,10 @@ def acceptance(student: Student, target: Target, batches: Iterable[Batch]) -> tu
         count += int(places.sum())
         alive = torch.ones(int(places.sum()), dtype=torch.bool)
         for turn, said in enumerate(spoken(student, target, batch, student.positions)):
-            chosen = ids[student.module.head(said[places]).argmax(-1)]
+            if target.every is None:
+                chosen = ids[student.module.head(said[places]).argmax(-1)]
+            else:
+                chosen = (said[places] @ target.every.T).argmax(-1)
             alive &= chosen == torch.roll(batch.tokens, -(turn + 1), dims=1)[places]
             stood[turn] += int(alive.sum())
     return (tuple((stood / count).tolist()) if count else None), count

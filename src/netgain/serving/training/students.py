@@ -22,7 +22,8 @@ KINDS: tuple[Kind, ...] = ("feature", "medusa", "layers")
 @dataclass(frozen=True)
 class Target:
     """What a student takes from the model that it learns from, float32: the embedding of all tokens, the head's rows of
-    those that a draft can say, the last norm; `scale` is the root mean square of what its last layer gives."""
+    those that a draft can say, the last norm; `scale` is the root mean square of what its last layer gives. `every` has
+    the head's rows of all tokens, for a student that can say them all."""
 
     config: ModelConfig
     source: WeightSource
@@ -31,6 +32,7 @@ class Target:
     head: Tensor
     norm: Tensor
     scale: float
+    every: Tensor | None = None
 
     def law(self, last: Tensor) -> Tensor:
         """last [rows, H], what stands behind the last layer -> logits [rows, len(ids)]."""
@@ -38,10 +40,11 @@ class Target:
         return (last * scale * self.norm) @ self.head.T
 
 
-def target_of(source: WeightSource, config: ModelConfig, ids: Tensor, scale: float) -> Target:
+def target_of(kind: Kind, source: WeightSource, config: ModelConfig, ids: Tensor, scale: float) -> Target:
     embedding = source.dense(EMBEDDING).float()
     rows = embedding if config.tied else source.dense(HEAD).float()
-    return Target(config, source, embedding, ids, rows[ids].contiguous(), source.dense(NORM).float(), scale)
+    every = rows if kind == "layers" else None
+    return Target(config, source, embedding, ids, rows[ids].contiguous(), source.dense(NORM).float(), scale, every)
 
 
 @dataclass(frozen=True)

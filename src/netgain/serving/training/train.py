@@ -98,7 +98,7 @@ def train(
         ids, coverage = most_frequent(replies, always, recipe.vocab, checkpoint.config.vocab)
         corpus = Corpus(replies, features)
         scale = corpus.scale(checkpoint.config.hidden)
-        target = target_of(weight_source(checkpoint), checkpoint.config, ids, scale)
+        target = target_of(recipe.kind, weight_source(checkpoint), checkpoint.config, ids, scale)
         torch.manual_seed(recipe.seed)
         student = BUILD[recipe.kind](target, taps, recipe.positions, layers)
         if recipe.steps is None and run.training_s is None:
