@@ -1,5 +1,8 @@
 """Drafts that the engine really makes are those that the trained module makes from fresh features: one stale feature, one
-missing key or one position too late would show as another draft."""
+missing key or one position too late would show as another draft.
+
+Reported elsewhere: vllm-project/vllm#14649 (after a rejection the head goes on from features it had guessed),
+vllm-project/vllm#47930 and sgl-project/sglang#19897 (its keys are missing where a prefix comes from the cache)."""
 
 import asyncio
 

@@ -5,7 +5,7 @@ import pytest
 from netgain.errors import UsageError
 from netgain.serving.model.drafts.manifest import read_manifest
 from netgain.serving.training.evaluate import TEMPERATURES, evaluate
-from netgain.serving.training.prompts import Prompt
+from netgain.serving.training.prompts import Prompt, split
 from netgain.serving.training.train import Recipe, train
 from tests.serving.runtime.heads import write_head
 
@@ -34,13 +34,13 @@ def test_steps_and_tokens_add_up(tiny, tmp_path, kind):
 def test_a_trained_draft_is_better_than_an_untrained_one_and_sees_only_held_out_prompts(tiny, tmp_path):
     target = tiny(num_hidden_layers=3)
     prompts = tuple(Prompt(text=f"{number} and {number + 1}") for number in range(60))
-    recipe = Recipe(kind="feature", steps=60, vocab=300, reply_tokens=24, threads=1)
+    recipe = Recipe(kind="feature", steps=40, vocab=300, reply_tokens=24, threads=1)
     cache = tmp_path / "cache"
     train(str(target.folder), tmp_path / "made", prompts, recipe, cache=cache, resume=False, tell=lambda *_: None)
     write_head(tmp_path / "head", target.folder, "feature", taps=(0, 2))
     good = evaluate(str(target.folder), tmp_path / "made", prompts, max_tokens=24, threads=1)
     assert good.held_out_only
-    assert good.prompts == sum(prompt.held_out for prompt in prompts)
+    assert good.prompts == len(split(prompts)[1]) > 0
     poor = evaluate(str(target.folder), tmp_path / "head", prompts, max_tokens=24, threads=1)
     assert good.row("feature", 0.0).committed_per_step > poor.row("feature", 0.0).committed_per_step
     # what training said of itself is what the engine finds: greedy replies of the same prompts, up to places near their ends
@@ -50,7 +50,7 @@ def test_a_trained_draft_is_better_than_an_untrained_one_and_sees_only_held_out_
 
 def test_prompts_that_were_all_learnt_from_leave_nothing_to_measure(tiny, tmp_path):
     target = tiny()
-    prompts = tuple(prompt for prompt in (Prompt(text=f"text {n}") for n in range(20)) if not prompt.held_out)
+    prompts = (Prompt(text="the only one"),)
     recipe = Recipe(kind="medusa", steps=1, vocab=100, reply_tokens=8, threads=1)
     cache = tmp_path / "cache"
     train(str(target.folder), tmp_path / "made", prompts, recipe, cache=cache, resume=False, tell=lambda *_: None)

@@ -6,7 +6,7 @@ import pytest
 
 from netgain.errors import UsageError
 from netgain.measuring.workload.load import bundled_names, load_workload
-from netgain.serving.training.prompts import Prompt, bundled_prompts, digest, read_prompts
+from netgain.serving.training.prompts import Prompt, bundled_prompts, digest, read_prompts, split
 
 
 def said(prompt: Prompt) -> str:
@@ -27,6 +27,16 @@ def test_the_bundled_set_is_always_the_same_and_a_part_is_held_out():
     assert len({prompt.digest for prompt in prompts}) == len(prompts) > 600
     held = sum(prompt.held_out for prompt in prompts)
     assert 0.05 < held / len(prompts) < 0.12
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_either_side_has_a_prompt_unless_there_is_but_one(held_out):
+    prompts = [prompt for prompt in (Prompt(text=f"text {n}") for n in range(60)) if prompt.held_out is held_out]
+    for count in range(1, 4):
+        taught, held = split(prompts[:count])
+        assert sorted([*map(said, taught), *map(said, held)]) == sorted(map(said, prompts[:count]))
+        assert taught
+        assert bool(held) == (count > 1)
 
 
 def test_jsonl_of_workloads_logs_and_spec_bench_is_read(tmp_path):

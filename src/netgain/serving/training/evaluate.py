@@ -17,7 +17,7 @@ from netgain.serving.runtime.llm import LLM, Completion
 from netgain.serving.speculation.ngram import NgramProposer
 from netgain.serving.speculation.replay import replay
 from netgain.serving.speculation.suffix import SuffixOptions, SuffixProposer
-from netgain.serving.training.prompts import Prompt, digest, encoded
+from netgain.serving.training.prompts import Prompt, digest, encoded, split
 
 TEMPERATURES = (0.0, 0.7)
 RUNNING = 8
@@ -75,7 +75,7 @@ def evaluate(
     manifest = read_manifest(folder)
     k = k or manifest.positions
     own = manifest.recipe.get("prompts") == digest(prompts)
-    chosen = [prompt for prompt in prompts if prompt.held_out] if own else list(prompts)
+    chosen = split(prompts)[1] if own else list(prompts)
     if not chosen:
         raise UsageError("none of these prompts was held out when the draft was trained; give others (--prompts)")
     config = EngineConfig.model_validate(

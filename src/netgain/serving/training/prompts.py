@@ -46,6 +46,18 @@ class _Line(msgspec.Struct):
     context: str | None = None
 
 
+def split(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
+    """Those to learn from, and those held out: decided by what is asked, but for lists so short that one side would be empty.
+    A single prompt is learnt from, and nothing is held out."""
+    taught = [prompt for prompt in prompts if not prompt.held_out]
+    held = [prompt for prompt in prompts if prompt.held_out]
+    if not held:
+        taught, held = taught[:1] + taught[2:], taught[1:2]
+    if not taught:
+        taught, held = held[:1], held[1:]
+    return taught, held
+
+
 def digest(prompts: Sequence[Prompt]) -> str:
     return hashlib.sha256("".join(prompt.digest for prompt in prompts).encode()).hexdigest()
 

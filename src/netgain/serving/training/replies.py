@@ -12,7 +12,7 @@ import msgspec
 from netgain.errors import UsageError
 from netgain.serving.engine.request import SamplingParams
 from netgain.serving.runtime.llm import LLM
-from netgain.serving.training.prompts import Prompt, digest, encoded
+from netgain.serving.training.prompts import HELD_OUT, Prompt, digest, encoded, split
 
 AT_ONCE = 64  # prompts given to the engine together, which runs 32 of them
 RUNNING = 32
@@ -40,8 +40,8 @@ class _Ask(msgspec.Struct, frozen=True):
 
 
 class ReplyStore:
-    """The replies of one target to one list of prompts, a JSON object a line, in the order of `asks`: the held-out prompts
-    first, then the others, greedy and sampled in turn. A line that was cut short by a kill is made again."""
+    """The replies of one target to one list of prompts, a JSON object a line, greedy and sampled in turn, the held-out
+    prompts spread among the others. A line that was cut short by a kill is made again."""
 
     def __init__(self, folder: Path, target: str, prompts: Sequence[Prompt], *, seed: int, reply_tokens: int) -> None:
         """`target` names all that decides what the model says: weights, tokenizer, numerics."""
@@ -52,10 +52,6 @@ class ReplyStore:
     @property
     def most(self) -> int:
         return len(self._asks)
-
-    @property
-    def held_out(self) -> int:
-        return sum(ask.held_out for ask in self._asks)
 
     def read(self) -> list[Reply]:
         """Those that are there, up to the first that is damaged."""
@@ -114,12 +110,16 @@ def _line(reply: Reply) -> bytes:
 
 
 def _asks(prompts: Sequence[Prompt], seed: int, reply_tokens: int) -> list[_Ask]:
-    held = [prompt for prompt in prompts if prompt.held_out] or list(prompts[-1:])
-    taught = [prompt for prompt in prompts if prompt not in held] or held
+    taught, held = split(prompts)
     greedy = SamplingParams(max_tokens=reply_tokens, temperature=0.0)
-    asks = [_Ask(prompt, greedy, True) for prompt in held]
+    asks: list[_Ask] = []
+    waiting = [_Ask(prompt, greedy, True) for prompt in held]
     for turn in range(PASSES):
         for place, prompt in enumerate(taught):
+            if place % (HELD_OUT - 1) == 1 and waiting:
+                asks.append(waiting.pop(0))
             sampled = SamplingParams(max_tokens=reply_tokens, temperature=TEMPERATURE, seed=seed + turn)
             asks.append(_Ask(prompt, greedy if turn == 0 and place % 2 == 0 else sampled, False))
+        asks += waiting if turn == 0 else []
+        waiting = []
     return asks

@@ -225,7 +225,7 @@ def _replies(
         if until_s is not None:
             share = max(share, 1 - (until_s - time.monotonic()) / (until_s - started_s))
         tell("replies", min(1.0, share), None)
-        return until_s is not None and time.monotonic() >= until_s and len(replies) > store.held_out
+        return until_s is not None and time.monotonic() >= until_s and bool(replies)
 
     return store.extend(llm, wanted, enough)[:wanted]
 
