@@ -25,7 +25,7 @@ class TrainingProgress:
         if sys.stderr.isatty():
             self._bar = Progress(
                 TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=16),
                 TextColumn("{task.percentage:.0f} %"),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[said]}"),
