@@ -32,9 +32,9 @@ def test_steps_and_tokens_add_up(tiny, tmp_path, kind):
 
 
 def test_a_trained_draft_is_better_than_an_untrained_one_and_sees_only_held_out_prompts(tiny, tmp_path):
-    target = tiny(num_hidden_layers=3)
-    prompts = tuple(Prompt(text=f"{number} and {number + 1}") for number in range(60))
-    recipe = Recipe(kind="feature", steps=40, vocab=300, reply_tokens=24, threads=1)
+    target = tiny(num_hidden_layers=3, initializer_range=0.05)
+    prompts = tuple(Prompt(text=f"{number} and {number + 1}") for number in range(40))
+    recipe = Recipe(kind="feature", steps=25, vocab=300, reply_tokens=24, threads=1)
     cache = tmp_path / "cache"
     train(str(target.folder), tmp_path / "made", prompts, recipe, cache=cache, resume=False, tell=lambda *_: None)
     write_head(tmp_path / "head", target.folder, "feature", taps=(0, 2))
@@ -45,7 +45,7 @@ def test_a_trained_draft_is_better_than_an_untrained_one_and_sees_only_held_out_
     assert good.row("feature", 0.0).committed_per_step > poor.row("feature", 0.0).committed_per_step
     # what training said of itself is what the engine finds: greedy replies of the same prompts, up to places near their ends
     shares = good.row("feature", 0.0).acceptance
-    assert shares[0] == pytest.approx(read_manifest(tmp_path / "made").acceptance[0], abs=0.15)
+    assert shares[0] == pytest.approx(read_manifest(tmp_path / "made").acceptance[0], abs=0.08)
 
 
 def test_prompts_that_were_all_learnt_from_leave_nothing_to_measure(tiny, tmp_path):
