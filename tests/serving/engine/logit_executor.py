@@ -64,9 +64,14 @@ class LogitExecutor:
         lasts = [*range(first, first + len(segment.scored)), *range(end - segment.rows, end)]
         assert len(set(lasts)) == len(lasts)
         assert all(segment.start <= last < end for last in lasts), "a row without its token has no logits"
-        rows = np.zeros((len(lasts), self._vocab), dtype=np.float32)
+        rows = self._rows([[self.memory[slot(i)] for i in range(last + 1)] for last in lasts])
         for row, last in enumerate(lasts):
-            rows[row] = logits_after([self.memory[slot(i)] for i in range(last + 1)], self._vocab)
             if last + 1 in self._poison:
                 rows[row, 3] = np.nan
         return answer(segment, rows)
+
+    def _rows(self, contexts):
+        rows = np.zeros((len(contexts), self._vocab), dtype=np.float32)
+        for row, context in enumerate(contexts):
+            rows[row] = logits_after(context, self._vocab)
+        return rows

@@ -7,14 +7,18 @@ import time
 
 import numpy as np
 import pytest
+from scipy.stats import chi2_contingency
 
 pytest.importorskip("llguidance")
 
 from netgain.errors import RequestRejected
 from netgain.serving.engine.grammar import MAX_GRAMMAR_CHARACTERS, Grammars
+from netgain.serving.engine.model_drafts import DraftLimits, ModelDrafts
 from netgain.serving.engine.request import Grammar
+from netgain.serving.speculation.block import BlockVerifier
 from netgain.serving.speculation.verify import RejectionVerifier
-from tests.serving.engine.features import EOS, VOCAB, Answers, make_engine, request, serve
+from tests.serving.engine.features import BLOCK, EOS, VOCAB, Answers, make_engine, request, serve
+from tests.serving.engine.logit_executor import LogitExecutor
 
 SPELLED = (*(b"", b"{", b"}", b"[", b"]", b'"', b",", b":", b"0", b"1", b"a", b"b", b" ", b'{"', b'":'), b'"}', b"ab")
 SPELLED = (*SPELLED, b"true", b"")
@@ -331,3 +335,40 @@ async def test_answers_object_sees_a_wrong_text():
     answers = await serve(engine, [one], Answers())
     with pytest.raises(AssertionError):
         answers.check(one, allowed_words(0))
+
+
+@pytest.mark.parametrize("verifier", [RejectionVerifier(), BlockVerifier()], ids=["rejection", "block"])
+async def test_a_draft_model_that_breaks_the_grammar_leaves_the_law(verifier):
+    """Such a draft must be rejected by the verifier: cut off, what replaces it would be drawn from the wrong law."""
+
+    class Tempted(LogitExecutor):
+        """Likes what the grammar forbids, and one of the letters more than the target does."""
+
+        def _rows(self, contexts):
+            liking = np.zeros(VOCAB, dtype=np.float32)
+            liking[8], liking[10] = 2.0, 3.0
+            return super()._rows(contexts) + liking
+
+    grammar, seen = Grammar(kind="regex", text="(a|b){3}"), {}
+    for name in ("plain", "drafted"):
+        counts = seen[name] = dict.fromkeys(map("".join, itertools.product("ab", repeat=3)), 0)
+        drafted = name == "drafted"
+        source = ModelDrafts(
+            Tempted(96, BLOCK, VOCAB),
+            DraftLimits(context=300, vocab=VOCAB, rows=64),
+            blocks=96,
+            block_tokens=BLOCK,
+        )
+        engine = make_engine(
+            grammars=grammars(), k=3 if drafted else 0, proposer=source if drafted else None, verifier=verifier, running=32
+        )
+        for start in range(0, 720, 48):
+            requests = [
+                request(f"r{seed}", [10, 11, 3], temperature=1.0, seed=seed if drafted else seed + 10**6, grammar=grammar)
+                for seed in range(start, start + 48)
+            ]
+            answers = await serve(engine, requests)
+            for one in requests:
+                counts[text_of(answers.tokens[one.id])] += 1
+    table = np.array([[seen[name][text] for text in seen["plain"]] for name in seen])
+    assert chi2_contingency(table[:, table.sum(axis=0) > 0]).pvalue > 1e-4

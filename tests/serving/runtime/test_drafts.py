@@ -43,6 +43,16 @@ def test_another_model_changes_no_token(tiny):
     assert sum(answer.trace.drafts.drafted) > 0
 
 
+def test_a_draft_that_knows_more_ids_says_only_those_of_the_target(tiny):
+    target, draft = tiny(seed=1), tiny(seed=2, vocab_size=1200)
+    law = SamplingParams(max_tokens=60, temperature=1.5, seed=3, ignore_eos=True)
+    with engine(target.folder, draft.folder, verifier="rejection") as llm:
+        (answer,) = llm.generate([[1, 5, 256, 40]], law)
+        assert answer.error is None
+        # three quarters of its ids are nobody's: cut off there, hardly a draft would have its three tokens
+        assert answer.trace.drafts.drafted[2] > 0.9 * answer.trace.drafts.drafted[0]
+
+
 def test_another_vocabulary_is_refused_with_the_token(tiny):
     target, draft = tiny(seed=1), tiny(seed=2)
     path = draft.folder / "tokenizer.json"

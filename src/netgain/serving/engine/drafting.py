@@ -165,7 +165,9 @@ class Drafting:
 
 
 def _lawful(draft: Draft, generation: Generation) -> Draft:
-    """As much of it as the request's grammar allows."""
+    """As much of it as the request's grammar allows; of drafts that were sampled one more, which only the verifier may reject:
+    what stands in its place has to be drawn from the residual, or the law of the text would be another."""
     if generation.constraint is None or not draft.tokens:
         return draft
-    return draft.first(generation.constraint.allowed_drafts(draft.tokens))
+    allowed = generation.constraint.allowed_drafts(draft.tokens)
+    return draft.first(allowed if draft.laws is None else allowed + 1)

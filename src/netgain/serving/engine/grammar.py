@@ -127,21 +127,28 @@ class Grammars:
         return Constraint(self.compile(grammar).deep_copy(), ends)
 
     def masks(self, jobs: Sequence[tuple[Constraint, Sequence[int], int]]) -> list[Masks]:
-        """For each (constraint, drafts it can take, rows in which the end is unwelcome): uint32 [1 + drafts, words].
+        """For each (constraint, drafts, rows in which the end is unwelcome): uint32 [1 + drafts, words].
 
-        Where no token at all is allowed, or the grammar is too complex to say, every token is; `Constraint.extend` then
+        Behind a draft that the grammar cannot take, or that ends the output, every token is allowed: nothing gets there. Where
+        no token at all is allowed, or the grammar is too complex to say, every token is; `Constraint.extend` then
         refuses what was chosen.
         """
         assert self._library is not None, "a constraint exists, so something was compiled"
         starts = np.cumsum([0, *(1 + len(drafts) for _, drafts, _ in jobs)])
         table = np.zeros((int(starts[-1]), self._words), dtype=np.int32)
+        taken = [list(drafts[: constraint.allowed_drafts(drafts)]) for constraint, drafts, _ in jobs]
         self._library.fill(
-            [(job[0].matcher, int(start), list(job[1])) for job, start in zip(jobs, starts, strict=False)], table
+            [
+                (constraint.matcher, int(start), drafts)
+                for (constraint, _, _), start, drafts in zip(jobs, starts, taken, strict=False)
+            ],
+            table,
         )
         unsigned = table.view(np.uint32)
         masks = []
         for index, (constraint, _, unwelcome) in enumerate(jobs):
             mask = unsigned[starts[index] : starts[index + 1]]
+            mask[1 + len(taken[index]) :] = 0
             self._set_ends(mask, constraint.ends, unwelcome)
             mask[~mask.any(axis=1)] = 0xFFFFFFFF
             if constraint.matcher.is_error():

@@ -83,7 +83,7 @@ def load_draft(
     def over(blocks: int, rows: int) -> Drafts:
         kv = PagedKV(config, blocks, block_tokens, kv_dtype, target.model.device)
         limits = DraftLimits(context=config.context, vocab=target.config.vocab, rows=rows)
-        executor = TorchExecutor(loaded.model, kv, kernels)
+        executor = TorchExecutor(loaded.model, kv, kernels, vocab=target.config.vocab)
         return Drafts(ModelDrafts(executor, limits, blocks=blocks, block_tokens=block_tokens))
 
     return LoadedDraft(loaded.name, loaded.model.weight_bytes, layout.token_bytes, None, over)

@@ -22,7 +22,8 @@ KEPT_ROWS = 64
 class TorchExecutor:
     """Executor over a model, its KV memory and one Kernels implementation, on the model's device.
 
-    `fuse` makes of what the model's taps give the features that heads draft from, which are kept in `features`."""
+    `fuse` makes of what the model's taps give the features that heads draft from, which are kept in `features`.
+    Of a draft that knows more ids than its target, only the first `vocab` may be chosen."""
 
     def __init__(
         self,
@@ -31,11 +32,13 @@ class TorchExecutor:
         kernels: Kernels,
         features: FeaturePlane | None = None,
         fuse: Callable[[list[torch.Tensor]], torch.Tensor] | None = None,
+        vocab: int | None = None,
     ) -> None:
         self._model = model
         self._kv: PagedKV | None = kv
         self._kernels = kernels
         self._features, self._fuse = features, fuse
+        self._vocab = None if vocab is None or vocab >= model.config.vocab else vocab
         self._packer = Packer(model.device)
         self._logits = torch.empty(0, model.config.vocab, device=model.device)
 
@@ -76,7 +79,7 @@ class TorchExecutor:
         logits = self._model.forward(tokens, positions, plan, kv, wanted, self._room(len(wanted)), tapped)
         if self._features is not None and self._fuse is not None:
             self._features.write(self._fuse(tapped), positions, segment_of_row, tables)
-        return logits
+        return logits if self._vocab is None else logits[:, : self._vocab].contiguous()
 
     def _room(self, rows: int) -> torch.Tensor | None:
         if rows > KEPT_ROWS:
