@@ -10,24 +10,29 @@ from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.errors import UsageError
 
 
+def at(request_s):
+    """Measuring one request after the other."""
+    return lambda form: form.expected_s(request_s, 1)
+
+
 def test_device_hours_count_every_arm_and_device_from_the_first_start_to_the_end():
-    found = estimate(QUICK, request_s=3.0, concurrency=1, start_s=60.0, devices=2)
-    assert found.wall_s == QUICK.blocks * QUICK.group_size * 3.0 + 2 * 2 * 60.0
+    found = estimate(QUICK, measuring_s=300.0, start_s=60.0, devices=2)
+    assert found.wall_s == 300.0 + 2 * 2 * 60.0
     assert found.device_hours == pytest.approx(2 * 2 * found.wall_s / 3600.0)
     assert "2 arms x 2 devices" in found.says
 
 
 def test_a_budget_that_suffices_changes_nothing():
-    assert within(1e9, FULL, 1.0, 1, 10.0, 1) == (FULL, ())
+    assert within(1e9, FULL, at(1.0), 10.0, 1) == (FULL, ())
 
 
 def test_the_control_arm_goes_first_and_each_loss_is_said():
-    enough = 3600.0 * estimate(FULL, 1.0, 1, 10.0, 1).device_hours
-    form, lost = within(enough * 0.9, FULL, 1.0, 1, 10.0, 1)
+    enough = 3600.0 * estimate(FULL, at(1.0)(FULL), 10.0, 1).device_hours
+    form, lost = within(enough * 0.9, FULL, at(1.0), 10.0, 1)
     assert form.control_every is None
     assert form.starts == FULL.starts
     assert len(lost) == 1
-    form, lost = within(enough * 0.3, FULL, 1.0, 1, 10.0, 1)
+    form, lost = within(enough * 0.3, FULL, at(1.0), 10.0, 1)
     assert form.starts < FEWEST_UNITS
     assert any("within these starts only" in told for told in lost)
 
@@ -40,14 +45,14 @@ def test_the_control_arm_goes_first_and_each_loss_is_said():
     form=st.sampled_from([QUICK, FULL]),
 )
 def test_what_is_given_costs_at_most_the_budget_and_can_decide(share, request_s, start_s, devices, form):
-    budget = share * 3600.0 * estimate(form, request_s, 1, start_s, devices).device_hours
+    budget = share * 3600.0 * estimate(form, at(request_s)(form), start_s, devices).device_hours
     try:
-        given_form, lost = within(budget, form, request_s, 1, start_s, devices)
+        given_form, lost = within(budget, form, at(request_s), start_s, devices)
     except UsageError:
         with pytest.raises(UsageError, match="the least that can decide anything is"):
-            within(budget, form, request_s, 1, start_s, devices)
+            within(budget, form, at(request_s), start_s, devices)
         return
-    assert 3600.0 * estimate(given_form, request_s, 1, start_s, devices).device_hours <= budget
+    assert 3600.0 * estimate(given_form, at(request_s)(given_form), start_s, devices).device_hours <= budget
     assert given_form.starts * given_form.groups >= FEWEST_UNITS
     assert bool(lost) == (given_form != form)
 

@@ -59,9 +59,9 @@ def test_the_quick_form_never_grows():
 
 def test_a_budget_bounds_how_far_it_may_grow(tmp_path):
     settings = Settings(output=tmp_path)
-    assert most_starts(FULL, settings, 1.0, 5.0) == 10
+    assert most_starts(FULL, settings, lambda form: form.expected_s(1.0, 1), 5.0) == 10
     tight = msgspec.structs.replace(settings, budget_s=1.0)
-    assert most_starts(FULL, tight, 1.0, 5.0) == 6
+    assert most_starts(FULL, tight, lambda form: form.expected_s(1.0, 1), 5.0) == 6
 
 
 @pytest.mark.parametrize(("noise", "starts"), [(0.001, 6), (0.2, 10)])

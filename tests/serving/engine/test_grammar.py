@@ -360,11 +360,17 @@ async def test_a_draft_model_that_breaks_the_grammar_leaves_the_law(verifier):
             block_tokens=BLOCK,
         )
         engine = make_engine(
-            grammars=grammars(), k=3 if drafted else 0, proposer=source if drafted else None, verifier=verifier, running=32
+            grammars=grammars(),
+            k=3 if drafted else 0,
+            proposer=source if drafted else None,
+            verifier=verifier,
+            running=32,
         )
         for start in range(0, 720, 48):
             requests = [
-                request(f"r{seed}", [10, 11, 3], temperature=1.0, seed=seed if drafted else seed + 10**6, grammar=grammar)
+                request(
+                    f"r{seed}", [10, 11, 3], temperature=1.0, seed=seed if drafted else seed + 10**6, grammar=grammar
+                )
                 for seed in range(start, start + 48)
             ]
             answers = await serve(engine, requests)

@@ -1,7 +1,7 @@
 """Device-hours of an experiment, said before it is run, and what is given up to stay within a budget."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -30,28 +30,26 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return f"estimated {self.device_hours:.2f} device-hours ({held})"
 
 
-def estimate(form: Form, request_s: float, concurrency: int, start_s: float, devices: int) -> Estimate:
-    """`request_s`: a recorded request's mean; `start_s`: how long one server took to start."""
+def estimate(form: Form, measuring_s: float, start_s: float, devices: int) -> Estimate:
+    """`measuring_s`: how long its requests take; `start_s`: how long one server took to start."""
     arms = 2 if form.control_every is None else 3
-    return Estimate(
-        arms=arms, devices=devices, wall_s=form.expected_s(request_s, concurrency) + form.starts * arms * start_s
-    )
+    return Estimate(arms=arms, devices=devices, wall_s=measuring_s + form.starts * arms * start_s)
 
 
 def within(
-    budget_s: float, form: Form, request_s: float, concurrency: int, start_s: float, devices: int
+    budget_s: float, form: Form, measuring_s: Callable[[Form], float], start_s: float, devices: int
 ) -> tuple[Form, tuple[str, ...]]:
     """The largest form that costs at most `budget_s` device-seconds, and what a smaller one loses. Raises UsageError with the
     least that would do when even the smallest that can decide costs more."""
     smallest = form
     for smaller in _smaller(form):
         smallest = smaller
-        if 3600.0 * estimate(smaller, request_s, concurrency, start_s, devices).device_hours <= budget_s:
+        if 3600.0 * estimate(smaller, measuring_s(smaller), start_s, devices).device_hours <= budget_s:
             return smaller, _lost(form, smaller)
-    need = estimate(smallest, request_s, concurrency, start_s, devices)
+    need = estimate(smallest, measuring_s(smallest), start_s, devices)
     raise UsageError(
         f"a budget of {budget_s / 3600.0:.2f} device-hours is too small: the least that can decide anything is {need.says}; "
-        "give more, cut the outputs (--max-tokens), or raise the concurrency"
+        "give more, cut the outputs (--max-tokens), or ask at fewer loads"
     )
 
 

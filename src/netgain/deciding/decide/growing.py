@@ -10,16 +10,24 @@ from netgain.deciding.decide.settings import Form, Settings
 from netgain.deciding.experiment.conduct import Design, grouped
 from netgain.deciding.experiment.growth import Growth, grow
 from netgain.deciding.experiment.observation import Observation
+from netgain.deciding.experiment.sweeping import sweep_design
 from netgain.measuring.workload.item import Item
 from netgain.wording import count
 
 
-def most_starts(form: Form, settings: Settings, request_s: float, start_s: float) -> int:
+def designed(form: Form, settings: Settings, items: Sequence[Item], most: int) -> Design:
+    """The experiment of this form at the load, or the loads, that were asked for; at one load it may grow to `most` starts."""
+    if settings.loads:
+        return sweep_design(items, settings.loads, form.starts, form.groups, form.control_every)
+    return growing_design(items, form, settings.concurrency, most)
+
+
+def most_starts(form: Form, settings: Settings, measuring_s: Callable[[Form], float], start_s: float) -> int:
     """How far the form may grow within the budget, an even number of starts at a time."""
     most = form.most_starts or form.starts
     while most > form.starts and settings.budget_s is not None:
         larger = msgspec.structs.replace(form, starts=most)
-        cost = estimate(larger, request_s, settings.concurrency, start_s, settings.devices)
+        cost = estimate(larger, measuring_s(larger), start_s, settings.devices)
         if 3600.0 * cost.device_hours <= settings.budget_s:
             break
         most -= 2

@@ -24,7 +24,7 @@ from netgain.deciding.decide.engines import (
     replayable,
     step_cost,
 )
-from netgain.deciding.decide.growing import growing_design, most_starts, when_enough
+from netgain.deciding.decide.growing import designed, most_starts, when_enough
 from netgain.deciding.decide.handoffs import HandoffLog
 from netgain.deciding.decide.narrate import Narrator, Silence
 from netgain.deciding.decide.prepared import Prepared, asked_for, journal_of, keep, prepared_before, settings_tree
@@ -33,8 +33,8 @@ from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms
 from netgain.deciding.decide.recording import record_baseline
 from netgain.deciding.decide.score import score
 from netgain.deciding.decide.server import Served, served_model, step_counts
-from netgain.deciding.decide.settings import Settings
-from netgain.deciding.decide.sweeping import announcement, blocks_of, judge_trial
+from netgain.deciding.decide.settings import Form, Settings
+from netgain.deciding.decide.sweeping import announcement, blocks_of, judge_trial, measuring_s
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
 from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.experiment.analyse import Terms
@@ -44,7 +44,6 @@ from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.conduct import Asking, conduct
 from netgain.deciding.experiment.growth import Growth
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
-from netgain.deciding.experiment.sweeping import sweep_design
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
@@ -113,16 +112,16 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         used = tuple(item for item in items if item.id in answered)
         parts = decomposed(settings.engine, recorded.records, seen)
         form, lost = settings.form.fitted(parts.e2e_s, settings.concurrency), tuple[str, ...]()
-        if settings.budget_s is not None and not settings.loads:
-            form, lost = within(settings.budget_s, form, parts.e2e_s, settings.concurrency, start_s, settings.devices)
-        cost_of_it = estimate(form, parts.e2e_s, settings.concurrency, start_s, settings.devices)
+
+        def takes_s(form: Form) -> float:
+            return measuring_s(designed(form, settings, used, form.starts), parts, settings.concurrency, cost)
+
+        if settings.budget_s is not None:
+            form, lost = within(settings.budget_s, form, takes_s, start_s, settings.devices)
+        cost_of_it = estimate(form, takes_s(form), start_s, settings.devices)
         for said in (f"the experiment: {cost_of_it.says}", *lost):
             narrator.found(said)
-        design = (
-            sweep_design(used, settings.loads, form.starts, form.groups, form.control_every)
-            if settings.loads
-            else growing_design(used, form, settings.concurrency, most_starts(form, settings, parts.e2e_s, start_s))
-        )
+        design = designed(form, settings, used, most_starts(form, settings, takes_s, start_s))
         tried = {item.id for item in design.fewest.items}
         good = [record for record in recorded.records if record.ok and record.item_id in tried]
         told_version = await engine_version(settings.engine, baseline.url)

@@ -24,7 +24,8 @@ _log = logging.getLogger(__name__)
 
 class DraftLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a draft model can do beside its target. `context` is the longest text it can read, `vocab` how many ids the
-    target knows (an executor that can choose among more is told so; an id beyond ends a draft). `rows` bounds the tokens that one step may have it catch up on.
+    target knows (an executor that can choose among more is told so; an id beyond ends a draft). `rows` bounds the tokens
+    that one step may have it catch up on.
 
     `keeps_guesses` says whether the KV of a drafted token that turns out right stands as it is: it does for a model of its
     own, not for a head that drafted from features which it had to guess. Without `reads` it has no KV, and sees no token but
