@@ -29,6 +29,7 @@ from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings, StepCostSettings
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft
+from netgain.serving.runtime.heap import give_back_freed_memory
 from netgain.serving.runtime.torch_executor import TorchExecutor
 from netgain.serving.speculation.registry import (
     ControlOptions,
@@ -122,6 +123,7 @@ def build_engine(
     draft = None
     if files is not None:
         draft = load_draft(files, speculation.draft_dtype, loaded, kernels, kv_dtype, layout.block_tokens)
+    give_back_freed_memory()
     token_bytes = layout.token_bytes + (draft.token_bytes if draft else 0)
     max_length = _max_length(config.scheduler.max_model_len, model.context, notes)
     blocks = layout.blocks_for(_kv_tokens(config.cache, layout.block_tokens, token_bytes, max_length))
