@@ -119,6 +119,37 @@ def test_it_may_pay_at_high_loads_only(make_trial):
     assert found.analysis.rollback.most_in_flight is None
 
 
+def test_other_tokens_at_one_load_break_the_promise_at_all(make_trial):
+    trial, load_of = trial_of(make_trial, {1: 1.5, 4: 1.4})
+
+    def changed(seen):
+        if load_of(seen.group) == 1 or seen.arm != CANDIDATE:
+            return seen
+        server = msgspec.structs.replace(seen.record.server, output_ids=(7, 7, 7))
+        return msgspec.structs.replace(seen, record=msgspec.structs.replace(seen.record, server=server))
+
+    verdict = analyse_loads([changed(seen) for seen in trial], load_of, TERMS).analysis.verdict
+    assert verdict.decision == "reject"
+    assert "promises identical tokens" in verdict.headline
+    assert "4 in flight" in verdict.headline
+
+
+def test_the_rule_for_going_back_allows_the_tails_of_every_load_at_which_it_pays(make_trial):
+    """First tokens are later at high load in both arms, which is no reason to go back."""
+    trial, load_of = trial_of(make_trial, {1: 1.5, 4: 1.4})
+
+    def slower(seen):
+        if load_of(seen.group) == 1:
+            return seen
+        later = {name: getattr(seen.record, name) + 0.9 for name in ("first_token_s", "first_text_s", "finished_s")}
+        times = tuple(at + 0.9 for at in seen.record.chunk_times_s)
+        return msgspec.structs.replace(seen, record=msgspec.structs.replace(seen.record, chunk_times_s=times, **later))
+
+    rule = analyse_loads([slower(seen) for seen in trial], load_of, TERMS).analysis.rollback
+    (first,) = [tail for tail in rule.tails if tail.metric == "ttft"]
+    assert first.limit_s > 1.0
+
+
 def test_what_pays_everywhere_has_no_crossover_within_the_loads(make_trial):
     found = analyse_loads(*trial_of(make_trial, {1: 1.5, 4: 1.4, 16: 1.3}), TERMS)
     assert found.sweep.says == "It pays at every load tried, 1 to 16 concurrent requests"

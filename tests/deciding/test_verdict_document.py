@@ -93,6 +93,13 @@ def test_a_lossy_technique_is_not_held_by_its_tokens_alone(make_trial):
     assert document_of(trial, technique=lossy, quality=measured).quality == measured
 
 
+def test_the_metric_of_prompts_that_were_not_paired_says_so(make_trial):
+    apart = [msgspec.structs.replace(seen, start=int(seen.arm == CANDIDATE)) for seen in make_trial(speedup=1.3)]
+    found = analyse(apart, Terms(promises_identity=False, paired=False))
+    assert "not paired" in publish(found, ABOUT).metric
+    assert "paired prompts" in document_of(make_trial(speedup=1.3)).metric
+
+
 def test_caveats_tell_what_checks_found(make_trial):
     """Looping text and checks that could not be made do not void a run; they are said."""
     looping = make_trial(speedup=1.3, outputs=lambda arm, prompt: (7, 8) * 20)

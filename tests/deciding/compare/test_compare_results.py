@@ -69,6 +69,35 @@ def test_results_measured_in_turns_exclude_a_drift(folder, tmp_path):
     assert "2 of each side" in outcome.analysis.verdict.scope
 
 
+def test_what_only_one_repeat_tells_is_not_known_of_its_side(folder, tmp_path):
+    silent = tmp_path / "silent"
+    shutil.copytree(folder / "slow-2", silent)
+    found = read_measurement(silent)
+    write_measurement(
+        msgspec.structs.replace(found, prompts=msgspec.structs.replace(found.prompts, digest=None)), silent
+    )
+    sides = [folder / "slow-1", silent], [folder / "quick-1", folder / "quick-2"]
+    outcome = compare(settings(tmp_path, *sides), Silence())
+    assert {row.field: row.state for row in outcome.fields}["workload"] == "unknown"
+
+
+def test_the_throughput_of_results_is_that_of_whole_measurements(folder, tmp_path):
+    """Sections of a result overlap in time, so their own spans say nothing of its throughput."""
+    asked = [
+        msgspec.structs.replace(
+            settings(tmp_path, [folder / "slow-1"], [folder / "quick-1"]).baseline, declared=("devices=1",)
+        ),
+        msgspec.structs.replace(
+            settings(tmp_path, [folder / "slow-1"], [folder / "quick-1"]).candidate, declared=("devices=2",)
+        ),
+    ]
+    outcome = compare(Settings(output=tmp_path, baseline=asked[0], candidate=asked[1], kind="scaling"), Silence())
+    for name, result in (("baseline", "slow-1"), ("candidate", "quick-1")):
+        told = read_measurement(folder / result).summary.output_tokens_per_s
+        assert outcome.scaling.tokens_per_s[name] == pytest.approx(told)
+    assert outcome.scaling.efficiency_low is None, "one result of a side tells no spread"
+
+
 def test_another_load_is_refused(folder, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(folder / "slow-1", other)

@@ -66,7 +66,14 @@ def test_unknown_is_said_and_never_taken_for_equal():
     assert {row.field: row.state for row in ruling.rows}["dtype"] == "unknown"
     assert not ruling.same_model
     assert any("not known to be equal: dtype" in caveat for caveat in ruling.caveats)
-    assert ruled(traits(), traits()).same_model
+    assert ruled(traits(kv_dtype="bf16"), traits(kv_dtype="bf16")).same_model
+
+
+def test_a_type_of_kv_that_one_side_does_not_tell_leaves_the_model_unknown():
+    """A rounded cache may answer worse: "fp8" beside a server that says nothing is not the same number types."""
+    assert not ruled(traits(), traits(kv_dtype="fp8")).same_model
+    assert not ruled(traits(), traits()).same_model, "nobody tells"
+    assert ruled(traits(kv_dtype="bf16"), traits(kv_dtype="bf16")).same_model
 
 
 def test_the_digest_of_the_weights_outranks_names_and_memory_outranks_tokens():

@@ -1,13 +1,19 @@
 """From the observations of a comparison to its verdict: the statistics of every experiment, with what is special here: sides that
 may not be the same model, answers of other lengths, and resources that differ on purpose."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from netgain.deciding.compare.outputs import Lengths, answer_caveats, identity_doubt, length_doubt, lengths
 from netgain.deciding.compare.rule import Ruling
-from netgain.deciding.compare.scaling import Scaling, never_adopted, scaling
+from netgain.deciding.compare.scaling import (
+    Scaling,
+    never_adopted,
+    scaling,
+    throughput_of_blocks,
+    throughput_of_results,
+)
 from netgain.deciding.compare.settings import Settings
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
 from netgain.deciding.experiment.identity import compare_tokens
@@ -28,14 +34,15 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How the observations came about. `greedy`: all prompts were sampled so (None: not known). `doubts`, `scope` and `advice`
-    as in `Terms`."""
+    """How the observations came about. `greedy`: all prompts were sampled so (None: not known). `rates`: output tokens per
+    second of each result by side (None: blocks, one after another, tell). `doubts`, `scope` and `advice` as in `Terms`."""
 
     advice: str
     paired: bool = True
     greedy: bool | None = None
     doubts: tuple[str, ...] = ()
     scope: str | None = None
+    rates: Mapping[str, tuple[float | None, ...]] | None = None
 
 
 def judge_sides(
@@ -62,7 +69,10 @@ def judge_sides(
     analysis = analyse(observations, terms, checks)
     result = None
     if ruling.kind == "scaling":
-        result = scaling(observations, ruling, settings.seed, way.paired)
+        shown = throughput_of_blocks(observations, settings.seed)
+        if way.rates is not None:
+            shown = throughput_of_results(way.rates, settings.seed)
+        result = scaling(ruling, shown)
         analysis = never_adopted(analysis, result)
     return Judged(
         analysis=analysis,

@@ -70,7 +70,8 @@ def identity_doubt(identity: Identity, ruling: Ruling, promises_identity: bool) 
         return None
     return (
         f"{len(identity.differing)} of {identity.compared} answers differ, and that both serve the same model in the same number "
-        "types is not known, so they may be worse: declare it with --baseline-is and --candidate-is"
+        "types is not known, so they may be worse: declare what is unknown of model, dtype and kv_dtype with --baseline-is and "
+        "--candidate-is"
     )
 
 

@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -53,6 +54,7 @@ def compare_results(settings: Settings, narrator: Narrator) -> Comparison:
         paired=seen.paired,
         doubts=() if timing.state in ("equal", "overridden") else (_drift(timing),),
         scope=_scope(sides, seen),
+        rates={name: tuple(one.measurement.summary.output_tokens_per_s for one in own) for name, own in sides.items()},
     )
     judged = judge_sides(seen.observations, _checks(sides), ruling, settings, way)
     first = sides[BASELINE][0].measurement
@@ -101,8 +103,9 @@ def _check_apart(baseline: Sequence[Loaded], candidate: Sequence[Loaded]) -> Non
 
 
 def _traits(name: str, side: Sequence[Loaded]) -> dict[str, Trait]:
-    """Of all results of a side, which must agree. Raises UsageError."""
+    """Of all results of a side, which must agree; what one of them does not tell is not known. Raises UsageError."""
     found: dict[str, Trait] = {}
+    told: Counter[str] = Counter()
     for one in side:
         measurement = one.measurement
         own = from_result(told_traits(measurement.server))
@@ -117,7 +120,8 @@ def _traits(name: str, side: Sequence[Loaded]) -> dict[str, Trait]:
                     f"{one.path}): they are no repeats of one side"
                 )
             found[field] = trait
-    return found
+            told[field] += 1
+    return {field: trait for field, trait in found.items() if told[field] == len(side)}
 
 
 def _timing(baseline: Sequence[Loaded], candidate: Sequence[Loaded], reason: str | None) -> Row:

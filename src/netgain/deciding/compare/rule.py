@@ -120,7 +120,7 @@ def _same(name: str, baseline: Traits, candidate: Traits) -> bool:
 
 def _same_model(states: Mapping[str, State]) -> bool:
     named = states.get("weights") == "equal" or states.get("model") == "equal"
-    return named and states.get("dtype") == "equal" and states.get("kv_dtype") in (None, "equal", "unknown")
+    return named and states.get("dtype") == "equal" and states.get("kv_dtype") in (None, "equal")
 
 
 def _scale(rows: Sequence[Row]) -> tuple[str, float]:

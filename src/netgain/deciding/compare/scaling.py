@@ -5,15 +5,17 @@ Time per request can fall, stay or rise while more devices serve more of them, s
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from netgain.deciding.compare.rule import Ruling
 from netgain.deciding.compare.traits import Value
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation, pair_values
 from netgain.deciding.experiment.statistics import Effect, median_effect
+from netgain.deciding.experiment.unpaired import Samples, median_effect_apart
 from netgain.deciding.experiment.verdict import Verdict
 
 
@@ -37,15 +39,44 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     says: str
 
 
-def scaling(observations: Sequence[Observation], ruling: Ruling, seed: int, paired: bool) -> Scaling:
-    """Throughput by block (output tokens over the time from its first request to its last answer), paired by group."""
+class Throughput(msgspec.Struct, frozen=True):
+    """Output tokens per second of each arm, and candidate / baseline (None: no pair of figures)."""
+
+    tokens_per_s: dict[str, float | None]
+    effect: Effect | None
+
+
+def throughput_of_blocks(observations: Sequence[Observation], seed: int) -> Throughput:
+    """Of blocks that followed one another: output tokens over the time from a block's first request to its last answer, paired
+    by group."""
+    blocks = _blocks(observations)
+    return Throughput(
+        {arm: _total(blocks.get(arm, {})) for arm in (BASELINE, CANDIDATE)}, _effect(blocks, observations, seed)
+    )
+
+
+def throughput_of_results(rates: Mapping[str, Sequence[float | None]], seed: int) -> Throughput:
+    """Of whole measurements, each with one figure: parts of one overlap in time. An interval needs several of each side."""
+    known = {arm: [rate for rate in rates[arm] if rate] for arm in (BASELINE, CANDIDATE)}
+    if any(len(known[arm]) < len(rates[arm]) for arm in known):
+        return Throughput(dict.fromkeys(known), None)
+    paces = [1.0 / rate for own in known.values() for rate in own]
+    starts = [place for place, own in enumerate(known.values()) for _ in own]
+    found = Samples(
+        starts=np.array(starts, dtype=np.int64),
+        groups=np.arange(len(paces), dtype=np.int64),
+        values=np.array(paces, dtype=np.float64),
+    )
+    return Throughput({arm: sum(own) / len(own) for arm, own in known.items()}, median_effect_apart(found, seed))
+
+
+def scaling(ruling: Ruling, shown: Throughput) -> Scaling:
+    """Throughput against throughput per device."""
     assert ruling.per is not None
     assert ruling.factor is not None
     row = next(row for row in ruling.rows if row.field == ruling.per)
     units = {BASELINE: row.baseline, CANDIDATE: row.candidate}
-    blocks = _blocks(observations)
-    found = {arm: _total(blocks.get(arm, {})) for arm in units}
-    effect = _effect(blocks, observations, seed) if paired else None
+    found, effect = shown.tokens_per_s, shown.effect
     ratio = effect.ratio if effect else None
     if ratio is None and all(found.values()):
         ratio = (found[CANDIDATE] or 0.0) / (found[BASELINE] or 1.0)

@@ -69,7 +69,8 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything computed from the observations. Effects are speedups: baseline / candidate.
 
     `a_a` compares the baseline's first block of a group with its last, `control` the baseline with its second start.
-    `tails` are the slow ends, in both arms. `slo`: the share of requests that met the SLO, before and after.
+    `paired` False: effects compare medians of arms that were asked different prompts. `tails` are the slow ends, in both arms.
+    `slo`: the share of requests that met the SLO, before and after.
     """
 
     verdict: Verdict
@@ -83,6 +84,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     waterfall: Waterfall | None
     rollback: Rollback | None
     slo: SloOutcome | None
+    paired: bool = True
 
 
 def end_to_end(record: ClientRecord) -> float | None:
@@ -146,6 +148,7 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
         waterfall=waterfall(observations),
         rollback=rollback_rule([observations], floor, guards),
         slo=None if terms.slo is None else slo_outcome(observations, terms.slo, confidence, seed),
+        paired=terms.paired,
     )
 
 

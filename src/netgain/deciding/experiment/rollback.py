@@ -57,7 +57,8 @@ def rollback_rule(
     guards: Sequence[Guard],
     most_in_flight: float | None = None,
 ) -> Rollback | None:
-    """One entry of `loads` per load that was measured; `noise_floor` as a log ratio. None: nothing is known to go back to."""
+    """One entry of `loads` per load that was measured, with the guards of all of them; `noise_floor` as a log ratio. None:
+    nothing is known to go back to."""
     paces = tuple(
         sorted((pace for seen in loads if (pace := _pace(seen, noise_floor or 0.0))), key=lambda p: p.in_flight)
     )
@@ -130,9 +131,13 @@ def mean_in_flight(observations: Sequence[Observation], arm: str) -> float | Non
 
 
 def _limits(guards: Sequence[Guard]) -> list[TailLimit]:
-    """Guards on tails whose limit is known and that the candidate held; others could not be a reason to go back."""
-    return [
-        TailLimit(metric=guard.metric, share=guard.quantile, limit_s=guard.limit, basis=guard.basis)
-        for guard in guards
-        if guard.metric is not None and guard.quantile is not None and guard.limit is not None and guard.state == "held"
-    ]
+    """Guards on tails whose limit is known and that the candidate held; others could not be a reason to go back. Of several
+    loads the most generous: a tail that was fine at the highest of them is no reason to go back."""
+    found: dict[tuple[Metric, float], TailLimit] = {}
+    for guard in guards:
+        if guard.metric is None or guard.quantile is None or guard.limit is None or guard.state != "held":
+            continue
+        key = guard.metric, guard.quantile
+        if key not in found or guard.limit > found[key].limit_s:
+            found[key] = TailLimit(metric=guard.metric, share=guard.quantile, limit_s=guard.limit, basis=guard.basis)
+    return list(found.values())

@@ -91,7 +91,10 @@ def analyse_loads(
     first = by_load[loads[0]]
     control = median_effect(pair(observations, end_to_end, BASELINE, CONTROL), terms.seed, terms.confidence)
     verdict = _joint(
-        found, [by_load[load].verdict for load in loads], control_shows=_shows(control, terms.minimum_effect)
+        found,
+        {load: by_load[load].verdict for load in loads},
+        control_shows=_shows(control, terms.minimum_effect),
+        promises_identity=terms.promises_identity,
     )
     decided = [load for load in loads if by_load[load].verdict.decision == "adopt"] or loads
     floor = max(
@@ -104,7 +107,12 @@ def analyse_loads(
             first,
             control=control,
             verdict=verdict,
-            rollback=rollback_rule([own[load] for load in decided], floor, verdict.guards, _most(found)),
+            rollback=rollback_rule(
+                [own[load] for load in decided],
+                floor,
+                [guard for load in decided for guard in by_load[load].verdict.guards],
+                _most(found),
+            ),
         ),
     )
 
@@ -132,8 +140,10 @@ def _shows(control: Effect | None, minimum_effect: float) -> str | None:
     return None
 
 
-def _joint(found: Sweep, verdicts: Sequence[Verdict], control_shows: str | None) -> Verdict:
-    """Adopt where it pays at the lowest loads or at the highest; the range is part of the verdict."""
+def _joint(found: Sweep, by_load: Mapping[int, Verdict], control_shows: str | None, promises_identity: bool) -> Verdict:
+    """Adopt where it pays at the lowest loads or at the highest; the range is part of the verdict. A promise of identical
+    tokens is broken for good by one load at which it is broken."""
+    verdicts = list(by_load.values())
     first = verdicts[0]
     void = [verdict for verdict in verdicts if verdict.void]
     if void or control_shows:
@@ -145,6 +155,12 @@ def _joint(found: Sweep, verdicts: Sequence[Verdict], control_shows: str | None)
             headline=f"The run proves nothing: {reasons[0]}",
             reasons=reasons,
         )
+    for load, verdict in by_load.items():
+        if promises_identity and verdict.identity is not None and verdict.identity.differing:
+            told = f"at {load} in flight {verdict.reasons[0]}"
+            return msgspec.structs.replace(
+                first, decision="reject", headline=told, reasons=(told,), identity=verdict.identity, needed=None
+            )
     decision: Decision = "inconclusive"
     if found.pays_up_to is not None or found.pays_from is not None:
         decision = "adopt"

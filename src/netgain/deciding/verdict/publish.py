@@ -28,6 +28,7 @@ from netgain.deciding.verdict.quality import Quality
 from netgain.wording import count
 
 METRIC = "end-to-end time of a request, from the scheduled send (median over paired prompts)"
+METRIC_APART = "end-to-end time of a request, from the scheduled send (ratio of the medians, prompts not paired)"
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ def publish(analysis: Analysis, about: About, sweep: Sweep | None = None) -> Ver
         resources=about.resources,
         differing=about.differing,
         load=about.load,
-        metric=METRIC,
+        metric=METRIC if analysis.paired else METRIC_APART,
         primary=primary,
         confidence=verdict.confidence,
         minimum_effect=verdict.minimum_effect,
