@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -260,6 +261,7 @@ async def test_for_cron_a_window_is_kept_between_runs(make_record, tmp_path):
             return await asyncio.to_thread(run, ["guard", str(tmp_path), url, "--once", "--state", str(state), *more])
 
         assert await once() == 3
+        assert msgspec.json.decode(state.read_bytes())["at_unix_s"] == pytest.approx(time.time(), abs=60.0)
         service.serve(make_record, 6, token_s=0.006)
         assert await once() == 3
         service.serve(make_record, 6, token_s=0.006)
@@ -290,6 +292,10 @@ def test_wrong_usage_is_two(tmp_path, capsys):
     assert "name the service" in capsys.readouterr().err
     assert run(["guard", str(tmp_path), "nowhere"]) == 2
     assert run(["guard", str(tmp_path / "none.json"), "http://x"]) == 2
+    capsys.readouterr()
+    for window in ("10 minutes", "10", "0m", ""):
+        assert run(["guard", str(tmp_path), "--alert", "-", "--alert-window", window]) == 2
+        assert "no duration of PromQL" in capsys.readouterr().err
     (tmp_path / "verdict.json").write_bytes(to_json(msgspec.structs.replace(DOCUMENT, rollback=None)))
     assert run(["guard", str(tmp_path), "http://x"]) == 2
     assert "no rule for going back" in capsys.readouterr().err
@@ -298,8 +304,9 @@ def test_wrong_usage_is_two(tmp_path, capsys):
 def test_the_url_may_be_of_service_api_or_metrics():
     for url in ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/metrics"):
         assert metrics_url(url) == "http://h:1/metrics"
-    with pytest.raises(UsageError, match="is no URL"):
-        metrics_url("h:1")
+    for wrong in ("h:1", "http://[::1", "http://h:port"):
+        with pytest.raises(UsageError, match="cannot be used"):
+            metrics_url(wrong)
 
 
 @pytest.mark.parametrize("engine", ["netgain", "vllm", "sglang", "llama.cpp"])

@@ -15,7 +15,7 @@ from netgain.deciding.guard.watch import Guard, Status, engine_at, watch
 from netgain.deciding.verdict.document import VerdictDocument
 from netgain.deciding.verdict.store import read_verdict
 from netgain.errors import UsageError
-from netgain.measuring.observe.names import Engine
+from netgain.measuring.observe.names import Engine, known_engine
 
 HOLDS, CANNOT_TELL, ROLLBACK = 0, 3, 4  # 1 is any failure of netgain itself, 2 wrong usage
 
@@ -107,8 +107,7 @@ def _engine(document: VerdictDocument, url: str | None, headers: dict[str, str])
     if url is not None:
         return asyncio.run(engine_at(url, headers))
     named = {arm.engine for arm in document.arms if arm.engine is not None}
-    known: dict[str, Engine] = {"netgain": "netgain", "vllm": "vllm", "sglang": "sglang", "llama.cpp": "llama.cpp"}
-    if len(named) == 1 and (engine := known.get(next(iter(named)))) is not None:
+    if len(named) == 1 and (engine := known_engine(named.pop())) is not None:
         return engine
     raise UsageError("the verdict does not tell which engine is deployed; give the service's URL too")
 

@@ -3,6 +3,7 @@
 A window is a time here, since PromQL knows no window of so many requests; a condition on their number stands beside it.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +17,13 @@ from netgain.errors import UsageError
 from netgain.measuring.observe.names import MEANINGS, Engine
 
 BY = "by (job, instance)"
+_WINDOW = re.compile(r"(?=.*[1-9])(?:\d+(?:ms|[smhdwy]))+")
 
 
 def alert_rules(document: VerdictDocument, engine: Engine, window: str = "10m") -> str:
-    """The YAML of a rule file. Raises UsageError when the verdict has no rule."""
+    """The YAML of a rule file. Raises UsageError when the verdict has no rule, and for a window that PromQL cannot read."""
+    if not _WINDOW.fullmatch(window):
+        raise UsageError(f"the window {window!r} of the alerts is no duration of PromQL; write it as in 10m or 1h30m")
     rule = document.rollback
     if rule is None or not rule.paces:
         raise UsageError("this verdict has no rule for going back, so there is nothing to alert on")

@@ -12,6 +12,7 @@ import msgspec
 from netgain.deciding.experiment.rollback import Rollback
 from netgain.deciding.guard.rule import Finding, examine, read
 from netgain.errors import Unavailable, UsageError
+from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.observe.exposition import Snapshot, read_exposition
 from netgain.measuring.observe.names import Engine, engine_of
 from netgain.measuring.observe.window import observed
@@ -36,11 +37,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def metrics_url(url: str) -> str:
-    """URL/metrics, or the URL itself where it ends so."""
-    bare = url.rstrip("/")
-    if not bare.startswith(("http://", "https://")):
-        raise UsageError(f"{url!r} is no URL; give the service's, such as http://127.0.0.1:8000")
-    return bare if bare.endswith("/metrics") else f"{bare.removesuffix('/v1')}/metrics"
+    """URL/metrics, or the URL itself where it ends so. Raises UsageError."""
+    bare = base_url(url)
+    return bare if bare.endswith("/metrics") else f"{bare}/metrics"
 
 
 class Guard:
@@ -53,8 +52,9 @@ class Guard:
         self._snapshots: list[Snapshot] = []
         self._text: str | None = None
 
-    async def step(self, at_s: Callable[[], float] = time.monotonic) -> Status:
-        """One scrape, and what it means. A full window is judged, and the next one begins with its end."""
+    async def step(self, at_s: Callable[[], float] = time.time) -> Status:
+        """One scrape, and what it means. A full window is judged, and the next one begins with its end. Windows are in Unix
+        time, which goes on when the machine starts again between two runs."""
         text, failure = await fetch(self.url, self._headers)
         if text is None:
             return Status(None, f"cannot tell: {self.url} does not answer ({failure})")
