@@ -59,6 +59,13 @@ def test_other_cached_tokens_in_one_arm_void(make_record):
     assert checks()["cache state"].ok is None
 
 
+def test_cached_tokens_of_prompts_that_were_answered_once_tell_nothing(make_record):
+    once = tuple(seen(make_record, arm, cached) for arm, cached in ((BASELINE, 0), (CANDIDATE, 16)))
+    found = {check.name: check for check in check_trial(Trial(observations=once, blocks=(BLOCK,)), same_cache=False)}
+    assert found["cache state"].ok is None
+    assert "no prompt was answered twice" in found["cache state"].says
+
+
 def test_other_work_on_the_machine_is_said_and_never_voids():
     loud = msgspec.structs.replace(BLOCK, foreign_cpu=1.5)
     assert checks([loud])["other work on the machine"].ok is None

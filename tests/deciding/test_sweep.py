@@ -109,6 +109,13 @@ def test_it_pays_up_to_a_load_and_the_flip_is_located(make_trial):
     assert sweep.points[1].predicted is None
 
 
+def test_a_load_at_which_it_was_not_shown_to_pay_is_beyond_the_rule_wherever_the_sign_flips(make_trial):
+    found = analyse_loads(*trial_of(make_trial, {1: 1.5, 4: 1.4, 8: 1.01, 16: 0.8}), TERMS)
+    assert found.sweep.pays_up_to == 4
+    assert found.sweep.crossover.below == 8
+    assert found.analysis.rollback.most_in_flight == pytest.approx(math.sqrt(4 * 8))
+
+
 def test_it_may_pay_at_high_loads_only(make_trial):
     found = analyse_loads(*trial_of(make_trial, {1: 0.8, 4: 1.2, 16: 1.4}), TERMS)
     assert found.sweep.pays_from == 4

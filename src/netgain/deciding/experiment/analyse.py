@@ -112,7 +112,8 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
     tpot = _median(observations, per_token, terms)
     control = median_effect(pair(observations, end_to_end, BASELINE, CONTROL), seed, confidence)
     a_a = median_effect(_first_against_last(observations), seed)
-    floor = _noise_floor(control or a_a)
+    floor = _noise_floor(control)
+    floor = _noise_floor(a_a) if floor is None else floor
     tails = functools.cache(lambda metric: Tails(observations, metric, seed))
     guards = judge_guards(observations, terms.slo, terms.limits, tails, alpha=(1.0 - confidence) / 2.0)
     verdict = judge(

@@ -77,7 +77,8 @@ def _client(trial: Trial) -> Check:
 
 
 def _cache(observations: Sequence[Observation], same_cache: bool) -> Check:
-    """Every request of a prompt, in every block (and in either arm), must have found the same number of cached tokens."""
+    """Every request of a prompt, in every block (and in either arm), must have found the same number of cached tokens. That they
+    are equal does not tell that caches were cold (see `arms/cold.py`)."""
     found: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     prompt_tokens: dict[tuple[str, int, str], int] = {}
     for seen in observations:
@@ -94,14 +95,17 @@ def _cache(observations: Sequence[Observation], same_cache: bool) -> Check:
         )
     apart = sum(max(values) - min(values) for values in found.values()) / total
     mean = sum(sum(values) / len(values) for values in found.values()) / total
+    told = f"{mean:.1%} of prompt tokens were found in a prefix cache"
+    if all(len(values) < 2 for values in found.values()):
+        says = f"{told}; no prompt was answered twice, so nothing can be compared"
+        return Check(name="cache state", ok=None, value=None, limit=CACHE_LIMIT, says=says)
     return Check(
         name="cache state",
         ok=apart <= CACHE_LIMIT,
         value=apart,
         limit=CACHE_LIMIT,
         says=(
-            f"prefix cache cold at the start of each block; {mean:.1%} of prompt tokens were reused inside blocks, and the "
-            f"{'arms and repeats' if same_cache else 'repeats of an arm'} differ by {apart:.2%} of prompt tokens "
+            f"{told}, and the {'arms and repeats' if same_cache else 'repeats of an arm'} differ by {apart:.2%} of prompt tokens "
             f"(limit {CACHE_LIMIT:.0%})"
         ),
     )

@@ -190,11 +190,13 @@ def _speedup(point: LoadPoint) -> str:
 
 
 def _most(found: Sweep) -> float | None:
-    """The load beyond which to go back: where the sign flips, else halfway (in the logarithm) to the first load at which it was
-    not shown to pay. None where it pays at the highest load tried: that nothing was measured beyond is no reason."""
+    """The load beyond which to go back: where the sign flips, if that is before the first load at which it was not shown to pay,
+    else halfway (in the logarithm) to that load. None where it pays at the highest load tried: that nothing was measured beyond
+    is no reason."""
     highest = found.points[-1].concurrency
     if found.pays_up_to is None or found.pays_up_to == highest:
         return None
     crossing = found.crossover
     above = min(point.concurrency for point in found.points if point.concurrency > found.pays_up_to)
-    return crossing.at if crossing is not None and crossing.turn == "ends" else math.sqrt(found.pays_up_to * above)
+    before = crossing is not None and crossing.turn == "ends" and crossing.at < above
+    return crossing.at if crossing is not None and before else math.sqrt(found.pays_up_to * above)
