@@ -17,6 +17,7 @@ from netgain.deciding.experiment.conduct import Asking, Design, conduct, grouped
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.errors import UsageError
 from netgain.measuring.client.options import Options
+from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item
 
 TOKENS = 8
@@ -210,3 +211,13 @@ async def test_cancelling_leaves_no_request_behind(arms):
         if link.status == psutil.CONN_ESTABLISHED and link.raddr and link.raddr.port in ports
     ]
     assert not held
+
+
+def test_at_a_rate_all_blocks_of_a_group_share_one_schedule():
+    items = [Item(id=f"i{n}", category="c", max_tokens=TOKENS, prompt=f"p{n}") for n in range(4)]
+    design = Design(groups=grouped(items, 2, 2), concurrency=1, rate_per_s=5.0, seed=1)
+    first, second = (design.arrivals(group).offsets_s(4) for group in (0, 1))
+    assert first == design.arrivals(0).offsets_s(4)
+    assert first != second
+    assert first != msgspec.structs.replace(design, seed=2).arrivals(0).offsets_s(4)
+    assert msgspec.structs.replace(design, rate_per_s=None).arrivals(0) == Closed(1)

@@ -2,12 +2,12 @@
 
 from collections import Counter
 
-import msgspec
 import pytest
 
+from netgain.deciding.decide.budget import estimate
 from netgain.deciding.decide.growing import growing_design, most_starts, when_enough
 from netgain.deciding.decide.narrate import Silence
-from netgain.deciding.decide.settings import FULL, QUICK, Settings
+from netgain.deciding.decide.settings import FULL, QUICK
 from netgain.deciding.experiment.growth import TARGET, grow
 from netgain.measuring.workload.item import Item, Message
 
@@ -57,17 +57,18 @@ def test_the_quick_form_never_grows():
     assert growing_design(items_of(24), QUICK, 1, QUICK.starts).enough_after is None
 
 
-def test_a_budget_bounds_how_far_it_may_grow(tmp_path):
-    settings = Settings(output=tmp_path)
-    assert most_starts(FULL, settings, lambda form: form.expected_s(1.0, 1), 5.0) == 10
-    tight = msgspec.structs.replace(settings, budget_s=1.0)
-    assert most_starts(FULL, tight, lambda form: form.expected_s(1.0, 1), 5.0) == 6
+def test_a_budget_bounds_how_far_it_may_grow():
+    cost = estimate(FULL, FULL.expected_s(1.0, 1), 5.0, 1)
+    seconds = 3600.0 * cost.device_hours
+    assert most_starts(FULL, cost, None) == 10
+    assert most_starts(FULL, cost, 1.4 * seconds) == 8
+    assert most_starts(FULL, cost, 1.0) == 6
 
 
 @pytest.mark.parametrize(("noise", "starts"), [(0.001, 6), (0.2, 10)])
-def test_it_is_asked_after_the_fewest_starts(make_trial, tmp_path, noise, starts):
+def test_it_is_asked_after_the_fewest_starts(make_trial, noise, starts):
     kept = []
     design = growing_design(items_of(45), FULL, 1, FULL.most_starts)
-    enough = when_enough(design, Settings(output=tmp_path), Silence(), kept.append)
+    enough = when_enough(design, 0.03, 0, Silence(), kept.append)
     assert enough(make_trial(groups=12, starts=6, start_noise=noise)) == starts
     assert kept[0].starts == starts

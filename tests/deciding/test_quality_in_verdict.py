@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from netgain.deciding.decide.narrate import Silence
-from netgain.deciding.decide.quality import Judged, check_files, conversations, for_verdict, judge_arms
+from netgain.deciding.decide.quality import Judged, check_files, conversations, for_verdict, judge_arms, quality_ask
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.identity import Identity
 from netgain.deciding.experiment.quality_gate import judge_quality
@@ -90,7 +90,7 @@ async def test_a_disturbed_candidate_is_rejected_and_one_that_is_gone_is_doubted
     texts.write_text("\n".join(f'{{"text": "Text number {number} {said}"}}' for number in range(30)))
     settings = Settings(output=tmp_path, texts=str(texts))
     for candidate, doubts, losses in ((disturbed.url, 0, 1), (plain.url, 0, 0), ("http://127.0.0.1:9", 1, 0)):
-        found = await judge_arms(plain.url, candidate, (), settings, Silence())
+        found = await judge_arms(quality_ask(plain.url, candidate, (), settings), Silence())
         assert (len(found.doubts), len(found.losses)) == (doubts, losses), found.gate.says
 
 
@@ -98,9 +98,9 @@ async def test_a_disturbed_candidate_is_rejected_and_one_that_is_gone_is_doubted
     ("changes", "said"),
     [({"tasks": "gone.jsonl"}, "gone.jsonl"), ({"texts": "gone.txt"}, "gone.txt"), ({"scorer": "true"}, "--tasks")],
 )
-def test_files_are_checked_before_any_server_starts(tmp_path, changes, said) -> None:
+def test_files_are_checked_before_any_server_starts(changes, said) -> None:
     with pytest.raises(UsageError, match=said):
-        check_files(Settings(output=tmp_path, **changes))
+        check_files(**{"texts": "bundled", "tasks": None, "scorer": None, **changes})
 
 
 def test_recorded_conversations_are_prompt_and_answer_by_their_ids(make_record) -> None:

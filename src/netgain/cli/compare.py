@@ -1,4 +1,4 @@
-"""`netgain compare`: two servers that run, or two results, side by side."""
+"""`netgain compare`: two servers that run, two that are started for it, or two results, side by side."""
 
 import datetime
 import sys
@@ -10,12 +10,29 @@ import typer
 from rich.console import Console
 
 from netgain.cli.headers import header
+from netgain.cli.quality_options import (
+    LIMITS,
+    Margin,
+    MaxKl,
+    MaxKlP99,
+    MaxPerplexity,
+    MinSameFirst,
+    RequireTasks,
+    Scorer,
+    Tasks,
+)
 from netgain.deciding.compare.run import compare as run_comparison
-from netgain.deciding.compare.settings import Settings, SideAsked
+from netgain.deciding.compare.settings import START_TIMEOUT_S, QualityAsked, Settings, SideAsked
 from netgain.deciding.compare.show import show
 from netgain.deciding.compare.write import write_comparison
+from netgain.deciding.decide.budget import parse_budget
+from netgain.deciding.experiment.arms.described import Described, describe, describes_an_arm
+from netgain.deciding.experiment.quality_gate import QualityLimits
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.deciding.report.progress import TerminalProgress
+from netgain.errors import UsageError
+from netgain.measuring.quality.paired_scores import MARGIN
+from netgain.measuring.quality.texts import BUNDLED
 
 _FOLDER = Path("netgain-reports")
 
@@ -23,18 +40,50 @@ _FOLDER = Path("netgain-reports")
 def compare(
     baseline: Annotated[
         list[str],
-        typer.Option(metavar="URL|PATH", help="A running server, or a result of netgain measure or of another tool."),
+        typer.Option(
+            metavar="URL|ARM|PATH",
+            help="A running server; an arm to start, as a YAML or TOML file or its command line in one text; or a result of "
+            "netgain measure or of another tool.",
+        ),
     ],
-    candidate: Annotated[list[str], typer.Option(metavar="URL|PATH", help="What is to be better than the baseline.")],
+    candidate: Annotated[
+        list[str], typer.Option(metavar="URL|ARM|PATH", help="What is to be better than the baseline.")
+    ],
     workload: Annotated[
         str,
         typer.Option(
             help="edit, chat, shared-prefix, or the path of a file: JSONL with your own prompts, or a recording."
         ),
     ] = "chat",
-    concurrency: Annotated[int, typer.Option(help="Requests in flight.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick/--full", help="Fewer prompts, short outputs: minutes.")] = False,
-    budget: Annotated[float | None, typer.Option(help="Minutes that the experiment may take.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Requests in flight (1 where no rate is given).", show_default=False)
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second, arriving at random (Poisson), whatever is in flight.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick/--full", help="Fewer prompts and starts, short outputs: minutes.")
+    ] = False,
+    starts: Annotated[
+        int | None,
+        typer.Option(
+            help="Starts of each of two arms that are started here; 6, and 2 with --quick.", show_default=False
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Most time of the experiment, such as 20m or 2h: device-hours where arms are started, else on the clock."
+        ),
+    ] = None,
+    start_timeout: Annotated[float, typer.Option(help="Seconds that a server may take to start.")] = START_TIMEOUT_S,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a run of started arms that ended before its end: go on with the same settings.",
+            show_default=False,
+        ),
+    ] = None,
     scaling: Annotated[
         bool, typer.Option("--scaling", help="Resources differ on purpose: throughput per device, no adopt or reject.")
     ] = False,
@@ -75,6 +124,22 @@ def compare(
             "--same-tokens", help="The candidate promises the baseline's very tokens: reject it if they differ."
         ),
     ] = False,
+    texts: Annotated[
+        str | None,
+        typer.Option(
+            help="Also measure the quality of both on texts: bundled, or a file. Needed before a candidate that may answer "
+            "worse is adopted.",
+            show_default=False,
+        ),
+    ] = None,
+    tasks: Tasks = None,
+    scorer: Scorer = None,
+    margin: Margin = MARGIN,
+    max_perplexity: MaxPerplexity = LIMITS.perplexity_ratio,
+    max_kl: MaxKl = LIMITS.kl_mean,
+    max_kl_p99: MaxKlP99 = LIMITS.kl_p99,
+    min_same_first: MinSameFirst = LIMITS.same_first,
+    require_tasks: RequireTasks = False,
     slo: Annotated[
         str | None, typer.Option(help="Limits that must hold, such as ttft=500ms,itl.p99=50ms (p95 where not said).")
     ] = None,
@@ -115,20 +180,44 @@ def compare(
         ),
     ] = False,
 ) -> int:
-    """Measure two running servers in turns, or read two results, and say whether the second is better."""
+    """Measure two servers in turns, running ones or such that are started for it, or read two results, and say whether the
+    second is better."""
     console = Console(stderr=json)
     both = [header(text) for text in header_ or ()]
-    folder = output or _FOLDER / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-compare"
+    if resume is not None and output is not None:
+        raise UsageError("a run that goes on writes where it was; give --resume or --output")
+    if rate is not None and concurrency is not None:
+        raise UsageError("--concurrency is a closed loop and --rate an open one: give one of them")
+    folder = resume or output or _FOLDER / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-compare"
+    quality = None
+    if texts is not None or tasks is not None:
+        quality = QualityAsked(
+            texts=texts or BUNDLED,
+            tasks=tasks,
+            scorer=scorer,
+            margin=margin,
+            limits=QualityLimits(
+                perplexity_ratio=max_perplexity,
+                kl_mean=max_kl,
+                kl_p99=max_kl_p99,
+                same_first=min_same_first,
+                tasks=require_tasks,
+            ),
+        )
+    elif scorer is not None or require_tasks:
+        raise UsageError("a scorer judges the answers to tasks; give them with --tasks FILE")
     settings = Settings(
         output=folder,
         baseline=SideAsked(
             sources=tuple(baseline),
+            arm=_arm(baseline),
             model=baseline_model,
             declared=tuple(baseline_is or ()),
             headers=dict([*both, *(header(text) for text in baseline_header or ())]),
         ),
         candidate=SideAsked(
             sources=tuple(candidate),
+            arm=_arm(candidate),
             model=candidate_model,
             declared=tuple(candidate_is or ()),
             headers=dict([*both, *(header(text) for text in candidate_header or ())]),
@@ -139,9 +228,10 @@ def compare(
         may_reset=reset_caches,
         promises_identity=same_tokens,
         workload=workload,
-        concurrency=concurrency,
+        concurrency=1 if concurrency is None else concurrency,
+        rate_per_s=rate,
         quick=quick,
-        budget_s=None if budget is None else budget * 60.0,
+        budget_s=None if budget is None else parse_budget(budget),
         output_tokens=max_tokens,
         ignore_eos=ignore_eos,
         temperature=temperature,
@@ -149,8 +239,13 @@ def compare(
         minimum_effect=minimum_effect,
         seed=seed,
         request_timeout_s=timeout,
+        starts=starts,
+        start_timeout_s=start_timeout,
+        resume=resume is not None,
+        quality=quality,
     )
-    with TerminalProgress(console, stopped="no verdict was given, and the servers were left as they are") as progress:
+    left = "the servers that were started are gone" if settings.started else "the servers were left as they are"
+    with TerminalProgress(console, stopped=f"no verdict was given, and {left}") as progress:
         outcome = run_comparison(settings, progress)
     report = write_comparison(outcome, folder)
     if json:
@@ -160,3 +255,11 @@ def compare(
     console.print(f"[bold]Report:[/] {report}", soft_wrap=True)
     verdict = outcome.analysis.verdict
     return int(verdict.void or (gate and verdict.decision == "reject"))
+
+
+def _arm(sources: list[str]) -> Described | None:
+    """What a side describes to be started; None of a URL or of results."""
+    told = [source for source in sources if describes_an_arm(source)]
+    if told and len(sources) > 1:
+        raise UsageError(f"{told[0]!r} describes an arm to start; a side is one arm, one URL or several results")
+    return describe(told[0]) if told else None

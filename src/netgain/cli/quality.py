@@ -9,6 +9,17 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from netgain.cli.quality_options import (
+    LIMITS,
+    Margin,
+    MaxKl,
+    MaxKlP99,
+    MaxPerplexity,
+    MinSameFirst,
+    RequireTasks,
+    Scorer,
+    Tasks,
+)
 from netgain.deciding.experiment.quality_gate import QualityGate, QualityLimits, judge_quality
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
@@ -19,7 +30,6 @@ from netgain.measuring.quality.show import show
 from netgain.measuring.quality.texts import BUNDLED, PIECE_CHARACTERS
 
 _COLOURS = {"pass": "green", "fail": "red", "not enough": "yellow"}
-_LIMITS = QualityLimits()
 
 
 def quality(
@@ -30,26 +40,15 @@ def quality(
     texts: Annotated[
         str, typer.Option(help="Texts to score: bundled, none, or a file (plain text, or JSONL with a text per line).")
     ] = BUNDLED,
-    tasks: Annotated[str | None, typer.Option(help="JSONL with prompts and expected answers.", metavar="FILE")] = None,
-    scorer: Annotated[
-        str | None,
-        typer.Option(help="Shell command that reads an answer as JSON and prints a score from 0 to 1.", metavar="CMD"),
-    ] = None,
+    tasks: Tasks = None,
+    scorer: Scorer = None,
     scorer_timeout: Annotated[float, typer.Option(help="Seconds that the scorer has for one answer.")] = 30.0,
-    margin: Annotated[
-        float, typer.Option(help="By how much the mean task score may fall: 0.01 is one percentage point.")
-    ] = MARGIN,
-    max_perplexity: Annotated[
-        float, typer.Option(help="Limit of the candidate's perplexity over the baseline's.")
-    ] = _LIMITS.perplexity_ratio,
-    max_kl: Annotated[
-        float, typer.Option(help="Limit of the mean KL divergence, nats per position.")
-    ] = _LIMITS.kl_mean,
-    max_kl_p99: Annotated[float, typer.Option(help="Limit of its p99.")] = _LIMITS.kl_p99,
-    min_same_first: Annotated[
-        float, typer.Option(help="Least share of positions with the same likeliest token.")
-    ] = _LIMITS.same_first,
-    require_tasks: Annotated[bool, typer.Option("--require-tasks", help="Without a task set nothing passes.")] = False,
+    margin: Margin = MARGIN,
+    max_perplexity: MaxPerplexity = LIMITS.perplexity_ratio,
+    max_kl: MaxKl = LIMITS.kl_mean,
+    max_kl_p99: MaxKlP99 = LIMITS.kl_p99,
+    min_same_first: MinSameFirst = LIMITS.same_first,
+    require_tasks: RequireTasks = False,
     gate: Annotated[
         bool, typer.Option("--gate", help="Exit with 1 unless the candidate's quality is shown to hold.")
     ] = False,

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from netgain.deciding.experiment.arms.netgain import launched_netgain
+from netgain.deciding.experiment.arms.starting import Starting
 from netgain.errors import Unavailable, UsageError
 
 SERVER = f"""#!{sys.executable}
@@ -49,7 +50,9 @@ def server_file(folder):
 @pytest.fixture
 def scripted(tmp_path):
     path = server_file(tmp_path)
-    return lambda mode: launched_netgain("candidate", (mode,), tmp_path / "arm.log", executable=str(path))
+    return lambda mode: launched_netgain(
+        "candidate", (mode,), tmp_path / "arm.log", starting=Starting(python=str(path))
+    )
 
 
 def family():
@@ -110,7 +113,7 @@ async def test_a_server_killed_by_a_signal_while_starting_is_said_to_be(scripted
 
 
 async def test_a_program_that_is_not_there_cannot_be_started(tmp_path, leaves_no_process):
-    arm = launched_netgain("candidate", (), tmp_path / "arm.log", executable=str(tmp_path / "absent"))
+    arm = launched_netgain("candidate", (), tmp_path / "arm.log", starting=Starting(python=str(tmp_path / "absent")))
     with pytest.raises(Unavailable, match="there is no program"):
         await arm.start()
 
@@ -119,7 +122,9 @@ async def test_a_pinned_port_is_kept_over_starts_and_refused_while_another_has_i
     path = server_file(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        arm = launched_netgain("candidate", ("plain",), tmp_path / "arm.log", executable=str(path), port=port)
+        arm = launched_netgain(
+            "candidate", ("plain",), tmp_path / "arm.log", starting=Starting(python=str(path)), port=port
+        )
         with pytest.raises(UsageError, match=f"port {port} of the candidate arm cannot be used"):
             await arm.start()
     for _ in range(2):

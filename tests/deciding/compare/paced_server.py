@@ -86,18 +86,20 @@ def main() -> None:
     parser.add_argument("--remembers", type=int, default=0)
     parser.add_argument("--counts", type=float, default=1.0)
     parser.add_argument("--restarts-at", type=int, default=0)
-    asked = parser.parse_args()
+    parser.add_argument("--port", type=int, default=0)
+    asked, _ = parser.parse_known_args()  # as an arm it is given flags of the engine that it plays
     paced = Paced(asked)
     app = web.Application()
     app.router.add_get("/v1/models", paced.models)
     app.router.add_get("/metrics", paced.metrics)
+    app.router.add_get("/health", paced.models)
     app.router.add_post("/v1/completions", paced.answer)
     app.router.add_post("/v1/chat/completions", paced.answer)
 
     async def serve() -> None:
         runner = web.AppRunner(app)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", asked.port).start()
         print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
         await asyncio.Event().wait()
 

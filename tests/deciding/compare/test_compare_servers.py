@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from netgain.cli.main import run
+from netgain.deciding.compare.document import document_of
 from netgain.deciding.compare.run import compare
-from netgain.deciding.compare.settings import Settings, SideAsked
+from netgain.deciding.compare.settings import SideAsked
 from netgain.deciding.decide.narrate import Silence
 from netgain.errors import Unavailable, UsageError
 from tests.deciding.compare.paced_server import paced_server
@@ -25,21 +25,6 @@ NETGAIN = {
     "max_running": 32,
     "max_batch_tokens": 512,
 }
-
-
-@pytest.fixture
-def settings(tmp_path: Path):
-    """Settings of a short comparison of two URLs."""
-    lines = [{"id": f"p{n}", "category": "c", "max_tokens": 8, "prompt": f"{'word ' * (n % 7)}{n}"} for n in range(24)]
-    workload = tmp_path / "prompts.jsonl"
-    workload.write_text("\n".join(json.dumps(line) for line in lines))
-
-    def settings(baseline: str | SideAsked, candidate: str | SideAsked, **fields: object) -> Settings:
-        sides = [SideAsked(sources=(side,)) if isinstance(side, str) else side for side in (baseline, candidate)]
-        fields = {"output": tmp_path / "out", "workload": str(workload), "quick": True, **fields}
-        return Settings(baseline=sides[0], candidate=sides[1], **fields)
-
-    return settings
 
 
 def declaring(url: str, *declared: str) -> SideAsked:
@@ -214,6 +199,21 @@ async def test_what_is_no_server_is_said(settings, free_port):
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--baseline-is", "x.toml"], "cannot read"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--slo", "fast"], "'fast' is not understood"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--concurrency", "0"], "concurrency is 0"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--rate", "0"], "request rate is 0"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--rate", "1", "--concurrency", "2"], "give one of"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--budget", "20"], "write device-hours such as 2h"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--starts", "3"], "--starts is for two arms"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--resume", "x"], "started here; there is none"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--tasks", "no.jsonl"], "no.jsonl cannot be read"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--scorer", "true"], "give them with --tasks"),
+        (["--baseline", "a.json", "--candidate", "b.json", "--texts", "bundled"], "results are none"),
+        (["--baseline", "a.json", "--candidate", "vllm serve m"], "cannot be measured in turns"),
+        (["--baseline", "http://h:1", "--candidate", "nginx -g x"], "begins with no server that is known"),
+        (["--baseline", "http://h:1", "--candidate", "arm.yaml"], "the arm in arm.yaml cannot be read"),
+        (["--baseline", "http://h:1", "--candidate", "vllm serve m --port 1"], "names --port; leave it out"),
+        (["--baseline", "vllm serve m", "--candidate", "vllm serve m", "--starts", "0"], "the starts are 0"),
+        (["--baseline", "vllm serve m", "--candidate", "vllm serve m", "--resume", "no"], "nothing to resume in no"),
+        (["--baseline", "vllm serve m", "--candidate", "vllm serve m", "--workload", "no.jsonl"], "no.jsonl"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, capsys, monkeypatch):
@@ -236,3 +236,14 @@ def test_the_command_prints_the_document_and_the_gate_fails_on_a_regression(sett
     assert told["analysis"]["verdict"]["decision"] == "reject"
     assert len((tmp_path / "out/records.jsonl").read_text().splitlines()) == 96
     assert msgspec.json.encode(told)
+
+
+def test_requests_at_a_rate_come_alike_to_both(settings):
+    with paced_server(token_s=0.002, most=3) as baseline, paced_server(token_s=0.004, most=3) as candidate:
+        outcome = compare(settings(baseline, candidate, rate_per_s=50.0), Silence())
+    assert outcome.analysis.verdict.finding == "slower"
+    assert outcome.asked.concurrency is None
+    load = document_of(outcome).load
+    assert (load.rate_per_s, load.concurrency) == (50.0, ())
+    assert all(arm.requests == 12 * 2 * 8 for arm in outcome.arms)
+    assert any("50 requests per second" in line for line in outcome.cannot_show)

@@ -16,14 +16,18 @@ from netgain.deciding.compare.settings import Settings, SideAsked
 from netgain.deciding.compare.show import show
 from netgain.deciding.compare.traits import DECLARABLE, Trait
 from netgain.deciding.compare.write import write_comparison
+from netgain.deciding.decide.quality import Judged
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.experiment.quality_gate import QualityGate
 from netgain.deciding.report.outcome import arm_report
 from netgain.deciding.verdict.store import read_verdict
+
+HELD = Judged(measured=None, gate=QualityGate(state="pass", says="quality holds: all of it", findings=()))
 
 
 @pytest.fixture
 def build(make_trial, tmp_path: Path):
-    def build(kind="equal resources", **trial):
+    def build(kind="equal resources", quality=HELD, **trial):
         observations = make_trial(groups=12, **trial)
         settings = Settings(
             output=tmp_path,
@@ -35,7 +39,7 @@ def build(make_trial, tmp_path: Path):
         before = {"model": Trait("<m>", "server"), "dtype": Trait("bf16", "server"), "devices": Trait(1, "declared")}
         after = {**before, "dtype": Trait("q4_1", "server"), "devices": Trait(devices, "declared")}
         ruling = rule(before, after, kind, overrides_of(["dtype=<b>judged</b> elsewhere"]), DECLARABLE)
-        judged = judge_sides(observations, (), ruling, settings, Way(advice="again"))
+        judged = judge_sides(observations, (), ruling, settings, Way(advice="again", quality=quality))
         return Comparison(
             created="2026-01-01T00:00:00+00:00",
             seconds=1.0,
@@ -72,6 +76,8 @@ def build(make_trial, tmp_path: Path):
             caveats=(*ruling.caveats, *judged.caveats),
             cannot_show=("other loads",),
             context={"netgain": "1"},
+            quality=judged.quality,
+            lossy=judged.lossy,
         )
 
     return build
@@ -95,8 +101,20 @@ def test_the_verdict_is_a_document_with_the_override_among_its_caveats(build, tm
     assert document.resources == "equal resources"
     assert document.differing == ("dtype (bf16 against q4_1)",)
     assert any("judged" in caveat.says for caveat in document.caveats)
+    assert (document.technique.kind, document.quality.state) == ("lossy", "held")
     told = json.loads((tmp_path / "out/comparison.json").read_text())
     assert told["overrides"] == {"dtype": "<b>judged</b> elsewhere"}
+
+
+def test_quality_that_was_not_measured_holds_back_adoption_and_one_that_was_is_shown(build):
+    console = Console(record=True, width=100, file=io.StringIO())
+    unmeasured = build(speedup=1.3, quality=None)
+    assert unmeasured.analysis.verdict.decision == "inconclusive"
+    assert "<h2>Quality</h2>" not in render_comparison(unmeasured)
+    measured = build(speedup=1.3)
+    show(measured, console)
+    assert "quality holds: all of it" in console.export_text()
+    assert "Quality holds: all of it" in render_comparison(measured)
 
 
 def test_a_scaling_comparison_is_shown_as_one_and_adopts_nothing(build):

@@ -1,7 +1,9 @@
 """The verdict of a comparison as the document that every netgain verdict is."""
 
 from netgain.deciding.compare.outcome import Comparison
-from netgain.deciding.verdict.document import ArmFacts, Caveat, DesignFacts, Load, Subject, VerdictDocument
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.verdict.deploy import deployable
+from netgain.deciding.verdict.document import ArmFacts, Caveat, Deployable, DesignFacts, Load, Subject, VerdictDocument
 from netgain.deciding.verdict.publish import About, publish
 
 ORDER = "baseline, candidate, candidate, baseline, and the other way round in every other group"
@@ -21,7 +23,7 @@ def document_of(outcome: Comparison) -> VerdictDocument:
         technique=Subject(
             name="candidate",
             title=outcome.title,
-            kind="token-identical" if asked.promises_identity else None,
+            kind="token-identical" if asked.promises_identity else "lossy" if outcome.lossy else None,
         ),
         load=Load(
             workload=asked.workload or "unknown",
@@ -29,18 +31,20 @@ def document_of(outcome: Comparison) -> VerdictDocument:
             prompts=asked.prompts,
             output_tokens_at_most=asked.output_tokens_at_most,
             concurrency=() if asked.concurrency is None else (asked.concurrency,),
+            rate_per_s=asked.rate_per_s,
             temperature=asked.temperature,
             slo=asked.slo,
             seed=asked.seed,
         ),
         design=DesignFacts(
             form=asked.form,
-            starts=1 if blocks else None,
+            starts=len({block.start for block in blocks}) or None,
             groups=groups,
             blocks=len(blocks) or None,
             requests=sum(arm.requests for arm in outcome.arms) or None,
             order=(ORDER if mirrored else ORDER_ONCE) if blocks else None,
             cache_state=outcome.cache_state,
+            grown=outcome.grown,
         ),
         arms=tuple(
             ArmFacts(
@@ -48,7 +52,8 @@ def document_of(outcome: Comparison) -> VerdictDocument:
                 engine=side.engine,
                 version=side.version,
                 model=side.model,
-                url=side.where[0] if blocks else None,
+                url=side.where[0] if blocks and side.command is None else None,
+                command=side.command,
                 requests=arm.requests,
                 failed=arm.failed,
                 tokens_per_s=arm.tokens_per_s,
@@ -59,9 +64,24 @@ def document_of(outcome: Comparison) -> VerdictDocument:
             if (side := outcome.sides.get(arm.name)) is not None
         ),
         machine=outcome.context,
+        quality=outcome.quality,
         caveats=tuple(Caveat(says=caveat) for caveat in outcome.caveats),
         cannot_show=outcome.cannot_show,
         resources=outcome.kind,
+        deploy=_deploy(outcome),
         differing=tuple(row.says for row in outcome.fields if row.state in ("overridden", "on purpose", "differs")),
     )
     return publish(outcome.analysis, about)
+
+
+def _deploy(outcome: Comparison) -> tuple[Deployable, ...]:
+    """The command of a side that was started here, which therefore starts its engine; none of hooks, which only their user
+    knows, and none where nothing is advised."""
+    if outcome.scaling is not None or outcome.analysis.verdict.void:
+        return ()
+    adopt = outcome.analysis.verdict.decision == "adopt"
+    side = outcome.sides[CANDIDATE if adopt else BASELINE]
+    if side.command is None or side.engine is None or side.command[0].startswith("NETGAIN_FLAGS="):
+        return ()
+    checked = (side.version or "the version that was started here",)
+    return (deployable(side.engine, "candidate" if adopt else "baseline", side.command, (), checked),)

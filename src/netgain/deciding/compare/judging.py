@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from netgain.deciding.compare.outputs import Lengths, answer_caveats, identity_doubt, length_doubt, lengths
+from netgain.deciding.compare.outputs import Lengths, answer_caveats, length_doubt, lengths
+from netgain.deciding.compare.quality import worth
 from netgain.deciding.compare.rule import Ruling
 from netgain.deciding.compare.scaling import (
     Scaling,
@@ -15,27 +16,33 @@ from netgain.deciding.compare.scaling import (
     throughput_of_results,
 )
 from netgain.deciding.compare.settings import Settings
+from netgain.deciding.decide.quality import Judged as QualityJudged
+from netgain.deciding.decide.quality import for_verdict
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
 from netgain.deciding.experiment.identity import compare_tokens
 from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.experiment.verdict import Check
+from netgain.deciding.verdict.quality import Quality
 from netgain.measuring.workload.slo import parse_slo
 
 SAME_SERVER = "baseline and candidate are one server: this shows what chance alone does, and there is nothing to adopt"
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """`caveats`: of the answers."""
+    """`caveats`: of the answers. `quality` as measured; `lossy`: why it had to be before anything is adopted."""
 
     analysis: Analysis
     lengths: Lengths | None
     scaling: Scaling | None
     caveats: tuple[str, ...]
+    quality: Quality | None
+    lossy: tuple[str, ...]
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """How the observations came about. `greedy`: all prompts were sampled so (None: not known). `rates`: output tokens per
-    second of each result by side (None: blocks, one after another, tell). `doubts`, `scope` and `advice` as in `Terms`."""
+    second of each result by side (None: blocks, one after another, tell). `doubts`, `scope` and `advice` as in `Terms`.
+    `quality`: what was measured of it beside the speed."""
 
     advice: str
     paired: bool = True
@@ -43,6 +50,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     doubts: tuple[str, ...] = ()
     scope: str | None = None
     rates: Mapping[str, tuple[float | None, ...]] | None = None
+    quality: QualityJudged | None = None
 
 
 def judge_sides(
@@ -51,9 +59,10 @@ def judge_sides(
     """Pure: no clock, no server."""
     identity = compare_tokens(observations)
     found = lengths(observations, way.paired)
+    answers = worth(identity, ruling, settings, way.quality)
     doubts = [
         SAME_SERVER if settings.servers and settings.same_server else None,
-        identity_doubt(identity, ruling, settings.promises_identity),
+        *answers.doubts,
         length_doubt(observations, found, way.paired, settings.minimum_effect, settings.seed),
     ]
     terms = Terms(
@@ -62,6 +71,7 @@ def judge_sides(
         minimum_effect=settings.minimum_effect,
         seed=settings.seed,
         doubts=(*way.doubts, *(doubt for doubt in doubts if doubt is not None)),
+        losses=answers.losses,
         paired=way.paired,
         scope=way.scope,
         advice=way.advice,
@@ -78,5 +88,14 @@ def judge_sides(
         analysis=analysis,
         lengths=found,
         scaling=result,
-        caveats=answer_caveats(identity, found, greedy=way.greedy),
+        caveats=answer_caveats(identity, found, greedy=way.greedy, judged=way.quality is not None),
+        quality=None
+        if way.quality is None
+        else for_verdict(
+            way.quality,
+            "token-identical" if settings.promises_identity else "lossy",
+            identity,
+            None if settings.quality is None else settings.quality.scorer,
+        ),
+        lossy=answers.reasons,
     )

@@ -1,29 +1,35 @@
-"""Meets the two servers before any prompt is sent: what they serve, and what they say of themselves."""
+"""Meets two servers before any prompt is sent: what they serve, and what they say of themselves."""
+
+import shlex
 
 import msgspec
 
 from netgain.deciding.compare.outcome import Side
 from netgain.deciding.compare.settings import Settings, SideAsked
-from netgain.deciding.compare.told import all_told, told_traits
+from netgain.deciding.compare.told import all_told, configured_traits, told_traits
 from netgain.deciding.compare.traits import Trait, declared, joined
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.arms.confounders import ArmSetup
+from netgain.deciding.experiment.arms.described import setup_of
 from netgain.measuring.measurement.ask import Ask
 from netgain.measuring.measurement.server import Greeted, greet
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """One server as it is known before the run; `ask`: how it is measured."""
+    """One server as it is known before the run; `ask`: how it is measured. `setup`: of a started one, its configuration."""
 
     ask: Ask
     greeted: Greeted
     traits: dict[str, Trait]
     side: Side
+    setup: ArmSetup | None = None
 
 
-async def know(settings: Settings, name: str, side: SideAsked) -> Known:
-    """Raises Unavailable when nothing that is OpenAI-compatible answers there, UsageError when it lacks the model asked for or
-    contradicts what is declared."""
+async def know(settings: Settings, name: str, side: SideAsked, arm: Arm | None = None) -> Known:
+    """`arm`: what was started for this side. Raises Unavailable when nothing that is OpenAI-compatible answers there, UsageError
+    when it lacks the model asked for or contradicts what is declared."""
     ask = Ask(
-        url=side.sources[0],
+        url=side.sources[0] if arm is None else arm.url,
         model=side.model,
         workload=settings.workload,
         concurrency=settings.concurrency,
@@ -36,15 +42,24 @@ async def know(settings: Settings, name: str, side: SideAsked) -> Known:
     declarations = declared(side.declared, name)
     greeted = await greet(ask)
     server = greeted.server
+    told = told_traits(server)
+    setup = None
+    if arm is not None and side.arm is not None:
+        setup = await setup_of(arm, side.arm)
+        told = {**configured_traits(server.engine, setup.configuration or {}), **told}
+        if "devices" not in told:
+            declarations = {"devices": Trait(side.arm.devices, "declared"), **declarations}
     return Known(
         ask=ask,
         greeted=greeted,
-        traits=joined(told_traits(server), declarations, name, greeted.base),
+        traits=joined(told, declarations, name, greeted.base),
         side=Side(
-            where=(greeted.base,),
+            where=(greeted.base if arm is None else shlex.join(arm.command),),
             model=server.model,
-            engine=server.engine,
+            engine=server.engine or (None if side.arm is None else side.arm.engine),
             version=server.version,
             told=all_told(server),
+            command=None if arm is None else arm.command,
         ),
+        setup=setup,
     )

@@ -11,6 +11,7 @@ from netgain.deciding.compare.scaling import Scaling
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.report.outcome import ArmReport
+from netgain.deciding.verdict.quality import Quality
 from netgain.measuring.observe.names import Figure
 
 FORMAT = 1
@@ -24,6 +25,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     prompts: int
     load: str
     concurrency: int | None
+    rate_per_s: float | None = None
     output_tokens_at_most: int | None
     ignore_eos: bool
     temperature: float | None
@@ -35,8 +37,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side: where it is, what serves there, and everything short that it says of itself. `figures`: what the server's own
-    counters did over the run (absent: they could not be read, or it is a result)."""
+    """One side: where it is, what serves there, and everything short that it says of itself. `command`: of one that was
+    started here. `figures`: what the server's own counters did over the run, over all starts (absent: they could not be read,
+    or it is a result)."""
 
     where: tuple[str, ...]
     model: str | None
@@ -45,11 +48,13 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     told: dict[str, str]
     figures: dict[str, Figure] = {}
     notes: tuple[str, ...] = ()
+    command: tuple[str, ...] | None = None
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """`same_server`: an A/A run. `analysis.verdict` of a scaling comparison adopts and rejects nothing: `scaling` is its result.
-    `overrides`: fields that were allowed to differ, with the reasons given."""
+    `overrides`: fields that were allowed to differ, with the reasons given. `quality`: as measured beside the speed (None:
+    not); `lossy`: why it had to be before anything is adopted. `grown`: why the design was made larger than its form."""
 
     format: int = FORMAT
     created: str
@@ -70,6 +75,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     caveats: tuple[str, ...]
     cannot_show: tuple[str, ...]
     context: dict[str, str | int | float | None]
+    quality: Quality | None = None
+    lossy: tuple[str, ...] = ()
+    grown: str | None = None
 
     @property
     def word(self) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from netgain.deciding.compare.rule import Ruling
 from netgain.deciding.experiment.analyse import per_token
 from netgain.deciding.experiment.identity import Identity
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation, pair
@@ -64,19 +63,8 @@ def length_doubt(
     )
 
 
-def identity_doubt(identity: Identity, ruling: Ruling, promises_identity: bool) -> str | None:
-    """Why other answers stand in the way of adopting: nothing says that they are as good."""
-    if promises_identity or ruling.same_model or not identity.differing:
-        return None
-    return (
-        f"{len(identity.differing)} of {identity.compared} answers differ, and that both serve the same model in the same number "
-        "types is not known, so they may be worse: declare what is unknown of model, dtype and kv_dtype with --baseline-is and "
-        "--candidate-is"
-    )
-
-
-def answer_caveats(identity: Identity, found: Lengths | None, greedy: bool | None) -> tuple[str, ...]:
-    """What a reader of the verdict must know of the answers."""
+def answer_caveats(identity: Identity, found: Lengths | None, greedy: bool | None, judged: bool) -> tuple[str, ...]:
+    """What a reader of the verdict must know of the answers. `judged`: their quality was measured."""
     said = []
     if found is None:
         said.append("The servers did not tell how long answers were, so unequal lengths would not have been seen.")
@@ -90,7 +78,7 @@ def answer_caveats(identity: Identity, found: Lengths | None, greedy: bool | Non
     elif identity.differing:
         said.append(
             f"{len(identity.differing)} of {identity.compared} prompts were answered differently (compared by {identity.basis}"
-            f"{', greedy sampling' if greedy else ''}); whether as well was not judged."
+            f"{', greedy sampling' if greedy else ''}){'' if judged else '; whether as well was not judged'}."
         )
     if identity.baseline_differs:
         said.append(

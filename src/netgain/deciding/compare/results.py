@@ -85,6 +85,7 @@ def compare_results(settings: Settings, narrator: Narrator) -> Comparison:
         analysis=judged.analysis,
         scaling=judged.scaling,
         lengths=judged.lengths,
+        lossy=judged.lossy,
         arms=tuple(_arm(name, own, seen) for name, own in sides.items()),
         blocks=(),
         cache_state=None,

@@ -1,16 +1,15 @@
-"""`netgain compare`: two servers that run, or results that were measured before."""
-
-import asyncio
+"""`netgain compare`: two servers, running or started here, or results that were measured before."""
 
 from netgain.deciding.compare.outcome import Comparison
 from netgain.deciding.compare.results import compare_results
 from netgain.deciding.compare.servers import compare_servers
 from netgain.deciding.compare.settings import Settings
+from netgain.deciding.experiment.interrupt import run_interruptible
 from netgain.measuring.measurement.ask import Narrator
 
 
 def compare(settings: Settings, narrator: Narrator) -> Comparison:
-    """Raises UsageError for what cannot be compared and Unavailable when a server does not answer."""
+    """Raises UsageError for what cannot be compared and Unavailable when a server does not start or answer."""
     if settings.servers:
-        return asyncio.run(compare_servers(settings, narrator))
+        return run_interruptible(compare_servers(settings, narrator))
     return compare_results(settings, narrator)

@@ -1,99 +1,153 @@
-"""Compares two servers that run: both stay up, one is loaded at a time, in mirrored order per group of prompts."""
+"""Compares two servers: both stay up, one is loaded at a time, in mirrored order per group of prompts; those that are started
+here are started again in between."""
 
 import asyncio
-import datetime
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 
 import msgspec
 
-from netgain.deciding.compare.judging import Way, judge_sides
+from netgain.deciding.compare.concluding import conclude
+from netgain.deciding.compare.counting import FigureLog
+from netgain.deciding.compare.measured import Measured, Prepared
 from netgain.deciding.compare.meeting import Known, know
-from netgain.deciding.compare.outcome import Asked, Comparison
-from netgain.deciding.compare.rule import Ruling, overrides_of, rule
-from netgain.deciding.compare.running import LOOPBACK, RunningServer, check_servers
+from netgain.deciding.compare.outcome import Comparison
+from netgain.deciding.compare.planning import Plan, announcement, plan, plan_before
+from netgain.deciding.compare.quality import quality_ask
+from netgain.deciding.compare.rule import overrides_of, rule
+from netgain.deciding.compare.running import RunningServer
 from netgain.deciding.compare.settings import Settings
+from netgain.deciding.compare.sides import Started, all_arms, attached, frozen, start_sides, what_differs
 from netgain.deciding.compare.traits import DECLARABLE
-from netgain.deciding.decide.context import context
-from netgain.deciding.experiment.arms.attached import AttachedServer
-from netgain.deciding.experiment.arms.cold import ColdCache, verify_cold
+from netgain.deciding.decide.growing import when_enough
+from netgain.deciding.decide.prepared import journal_of, keep
+from netgain.deciding.decide.quality import Judged as QualityJudged
+from netgain.deciding.decide.quality import check_files, judge_arms
+from netgain.deciding.experiment.arms.cold import verify_cold
+from netgain.deciding.experiment.arms.startup import start_again
 from netgain.deciding.experiment.block import Block
-from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped
+from netgain.deciding.experiment.conduct import Asking, conduct
+from netgain.deciding.experiment.growth import Growth
+from netgain.deciding.experiment.journal import FILE
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
-from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.trial_file import write_records
-from netgain.deciding.report.outcome import arm_report
-from netgain.errors import Unavailable
+from netgain.errors import Unavailable, UsageError
 from netgain.measuring.measurement.ask import Narrator, load_items
-from netgain.measuring.measurement.server import Met, meet
-from netgain.measuring.observe.names import known_engine
-from netgain.measuring.observe.scrape import Observed as Watched
-from netgain.measuring.workload.item import Workload
-from netgain.wording import count
+from netgain.measuring.measurement.server import meet
+from netgain.measuring.record.as_workload import load_traffic
 
 PROBE_TIMEOUT_S = 30.0
-ADVICE = (
-    "the same command with more prompts (without --quick, or with a longer --workload) while nothing else uses the servers or "
-    "their machine"
-)
-
-
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """Two servers that may be compared and answer. `salted`: both know cache salts. `cold`: what a probe of each cache said."""
-
-    known: dict[str, Known]
-    met: dict[str, Met]
-    ruling: Ruling
-    workload: Workload
-    salted: bool
-    may_reset: bool
-    cold: dict[str, ColdCache] = {}
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether a prompt that was answered once can be asked again without being found."""
-        return self.salted or all(cold.verified is True for cold in self.cold.values())
 
 
 async def compare_servers(settings: Settings, narrator: Narrator) -> Comparison:
-    """Raises UsageError for what cannot be compared and Unavailable when a server does not answer."""
+    """Servers that are started here are gone when it returns, raises or is cancelled. Raises UsageError for what cannot be
+    compared and Unavailable when a server does not start or answer."""
     began_s = time.monotonic()
-    ready = await _prepare(settings, narrator)
-    narrator.phase("looking whether their caches begin cold")
-    cold = {
-        name: await verify_cold(_attached(ready, name, name), _hurried(asking))
-        for name, asking in _asking(ready, (BASELINE, CANDIDATE)).items()
-    }
-    ready = msgspec.structs.replace(ready, cold=cold)
-    design = _design(ready, settings)
-    arms = _arms(ready, design)
-    narrator.phase(_announcement(design, ready), design.blocks)
+    overrides = overrides_of(settings.overrides)
+    if settings.quality is not None:
+        check_files(settings.quality.texts, settings.quality.tasks, settings.quality.scorer)
+    load_traffic(settings.workload)  # refused before anything is started
+    before = plan_before(settings) if settings.resume else None
+    if settings.started and before is None and (settings.output / FILE).exists():
+        raise UsageError(f"{settings.output} holds another experiment; resume it (--resume), or name another folder")
+    async with AsyncExitStack() as stack:
+        started = await start_sides(settings, stack, narrator)
+        ready = await _prepare(settings, started, overrides, narrator)
+        narrator.phase("looking whether their caches begin cold")
+        asked = _asking(ready, (BASELINE, CANDIDATE))
+        cold = {
+            name: await verify_cold(
+                started.arms.get(name) or attached(ready.met[name], name, settings.may_reset), _hurried(asking)
+            )
+            for name, asking in asked.items()
+        }
+        ready = msgspec.structs.replace(ready, cold=cold)
+        quality = None
+        if settings.quality is not None:
+            bases = ready.met[BASELINE], ready.met[CANDIDATE]
+            ask = quality_ask(settings, (bases[0].base, bases[1].base), (bases[0].server.model, bases[1].server.model))
+            quality = await judge_arms(ask, narrator, settings.quality.limits)
+        planned = before or plan(settings, ready.workload, ready.request_s, started.start_s, ready.repeatable, narrator)
+        measured = await _measure(settings, stack, started, ready, planned, quality, narrator)
+    if not any(seen.record.ok for seen in measured.trial.observations):
+        raise Unavailable(
+            f"neither server answered a request of the run; the first: {measured.trial.observations[0].record.error}"
+        )
+    narrator.phase("judging")
+    write_records(settings.output / "records.jsonl", measured.trial)
+    return await asyncio.to_thread(conclude, settings, ready, planned, measured, began_s)
+
+
+async def _measure(
+    settings: Settings,
+    stack: AsyncExitStack,
+    started: Started,
+    ready: Prepared,
+    planned: Plan,
+    quality: QualityJudged | None,
+    narrator: Narrator,
+) -> Measured:
+    design = planned.design
+    arms = await all_arms(settings, stack, started, ready.met, ready.may_reset, design.with_control)
+    journal = None
+    if started.arms:
+        journal = journal_of(settings.output, settings.resume, planned.settings, design, arms)
+        stack.callback(journal.close)
+        if not settings.resume:
+            keep(settings.output, planned)
+    setups = {name: known.setup for name, known in ready.known.items()}
+    caveats = (*frozen(started), *what_differs(settings, setups))
+    for caveat in caveats:
+        narrator.found(caveat)
+    narrator.phase(announcement(design, ready.request_s), design.fewest.blocks)
+    grown: list[Growth] = []
+    log = FigureLog()
 
     def on_block(block: Block, total: int) -> None:
         narrator.step(f"{block.arm}, {block.seconds:.1f} s")
 
-    try:
-        trial = await conduct(arms, design, _asking(ready, arms), f"netgain-{settings.seed}-{time.time_ns()}", on_block)
-        watched = {name: await arms[name].watched() for name in (BASELINE, CANDIDATE)}
-    finally:
-        for arm in arms.values():
-            await arm.stop()
-    if not any(seen.record.ok for seen in trial.observations):
-        raise Unavailable(
-            f"neither server answered a request of the run; the first: {trial.observations[0].record.error}"
-        )
-    narrator.phase("judging")
-    write_records(settings.output / "records.jsonl", trial)
-    return await asyncio.to_thread(_judged, settings, ready, design, arms, trial, watched, began_s)
+    async def restart(start: int) -> None:
+        await log.end(started.arms)
+        await start_again(arms, start, settings.start_timeout_s)
+        await log.begin(started.arms)
+
+    await log.begin(started.arms)
+    trial = await conduct(
+        arms,
+        design,
+        _asking(ready, arms),
+        f"netgain-{settings.seed}-{time.time_ns()}",
+        on_block,
+        restart if len(started.arms) == 2 else None,
+        journal,
+        when_enough(design, settings.minimum_effect, settings.seed, narrator, grown.append),
+    )
+    await log.end(started.arms)
+    watched = {
+        name: await arm.watched() for name, arm in arms.items() if name != CONTROL and isinstance(arm, RunningServer)
+    }
+    figures = {name: {} if seen is None else seen.figures for name, seen in watched.items()}
+    if not settings.resume:  # else counted in part
+        figures |= {name: log.figures(name) for name in started.arms}
+    return Measured(
+        trial=trial,
+        watched=watched,
+        figures=figures,
+        urls={name: arm.url for name, arm in arms.items()},
+        commands={name: arm.command for name, arm in arms.items()},
+        resident={name: seen.resident_bytes if (seen := arm.observe()) else None for name, arm in arms.items()},
+        quality=quality,
+        grown=grown[-1].says if grown else None,
+        caveats=caveats,
+    )
 
 
-async def _prepare(settings: Settings, narrator: Narrator) -> Prepared:
+async def _prepare(settings: Settings, started: Started, overrides: Mapping[str, str], narrator: Narrator) -> Prepared:
     narrator.phase("meeting the servers")
-    overrides = overrides_of(settings.overrides)
     known = {
-        BASELINE: await know(settings, BASELINE, settings.baseline),
-        CANDIDATE: await know(settings, CANDIDATE, settings.candidate),
+        BASELINE: await know(settings, BASELINE, settings.baseline, started.arms.get(BASELINE)),
+        CANDIDATE: await know(settings, CANDIDATE, settings.candidate, started.arms.get(CANDIDATE)),
     }
     ruling = rule(known[BASELINE].traits, known[CANDIDATE].traits, settings.kind, overrides, DECLARABLE)
     workload = load_items(known[BASELINE].ask)
@@ -125,41 +179,10 @@ def _introduced(known: Known) -> str:
     return f"{side.model} on {engine}, {side.where[0]}"
 
 
-def _design(ready: Prepared, settings: Settings) -> Design:
-    """Where a cache would find a prompt again, none is sent twice, as far as there are prompts."""
-    request_s = max(one.unloaded_s for one in ready.met.values())
-    form = settings.form.fitted(request_s, settings.concurrency)
-    groups = form.groups
-    if not ready.repeatable:
-        groups = min(groups, max(FEWEST_UNITS, len(ready.workload.items) // form.group_size))
-    chosen = ready.workload.subset(groups * form.group_size)
-    return Design(
-        groups=grouped(chosen.items, groups, form.group_size),
-        concurrency=settings.concurrency,
-        control_every=form.control_every,
-        mirrored=ready.repeatable,
-    )
-
-
 def _hurried(asking: Asking) -> Asking:
     """For the probe of a cache, which a slow server may leave open."""
     options = msgspec.structs.replace(asking.options, timeout_s=min(asking.options.timeout_s, PROBE_TIMEOUT_S))
     return msgspec.structs.replace(asking, options=options)
-
-
-def _arms(ready: Prepared, design: Design) -> dict[str, RunningServer]:
-    names = {BASELINE: BASELINE, CANDIDATE: CANDIDATE} | ({CONTROL: BASELINE} if design.with_control else {})
-    arms = {}
-    for name, of in names.items():
-        met = ready.met[of]
-        metrics = met.metrics_url if name != CONTROL else None
-        arms[name] = RunningServer(_attached(ready, of, name), metrics, met.options.headers)
-    return arms
-
-
-def _attached(ready: Prepared, side: str, name: str) -> AttachedServer:
-    met = ready.met[side]
-    return AttachedServer(name, met.base, known_engine(met.server.engine), ready.may_reset, dict(met.options.headers))
 
 
 def _asking(ready: Prepared, arms: Iterable[str]) -> dict[str, Asking]:
@@ -174,130 +197,3 @@ def _asking(ready: Prepared, arms: Iterable[str]) -> dict[str, Asking]:
         )
         found[name] = Asking(model=met.server.model or "", options=options, salted=ready.salted)
     return found
-
-
-def _announcement(design: Design, ready: Prepared) -> str:
-    request_s = max(one.unloaded_s for one in ready.met.values())
-    expected_s = design.requests * request_s / design.concurrency
-    return (
-        f"comparing: {count(len(design.groups), 'group')} of {count(len(design.groups[0]), 'prompt')}, servers in turn "
-        f"(about {expected_s / 60:.1f} min, if requests take as long as the first ones)"
-    )
-
-
-def _judged(
-    settings: Settings,
-    ready: Prepared,
-    design: Design,
-    arms: Mapping[str, RunningServer],
-    trial: Trial,
-    watched: Mapping[str, Watched | None],
-    began_s: float,
-) -> Comparison:
-    asked = {name: _tokens_from(trial, arms, arms[name].url) for name in watched}
-    checks = (*check_trial(trial, same_cache=False), *check_servers(watched, asked))
-    way = Way(advice=ADVICE, greedy=all(item.temperature == 0.0 for item in design.items))
-    judged = judge_sides(trial.observations, checks, ready.ruling, settings, way)
-    return Comparison(
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seconds=time.monotonic() - began_s,
-        kind=settings.kind,
-        same_server=settings.same_server,
-        paired=True,
-        asked=_asked(settings, ready, design),
-        sides={
-            name: msgspec.structs.replace(
-                one.side, figures={} if (seen := watched[name]) is None else seen.figures, notes=ready.met[name].notes
-            )
-            for name, one in ready.known.items()
-        },
-        fields=ready.ruling.rows,
-        overrides={row.field: row.reason for row in ready.ruling.rows if row.reason is not None},
-        analysis=judged.analysis,
-        scaling=judged.scaling,
-        lengths=judged.lengths,
-        arms=tuple(
-            arm_report(name, arm.command, trial.observations, trial.blocks, arm.resident_bytes)
-            for name, arm in arms.items()
-        ),
-        blocks=trial.blocks,
-        cache_state=_cache_state(ready, design),
-        caveats=(*ready.ruling.caveats, *judged.caveats, *_caveats(ready, design)),
-        cannot_show=(*ready.workload.notes, *_cannot_show(settings, design)),
-        context=context(),
-    )
-
-
-def _cache_state(ready: Prepared, design: Design) -> str:
-    if design.mirrored and ready.salted:
-        return "every block asks under a cache salt of its own"
-    if design.mirrored:
-        return "both caches are reset before each block"
-    return "not controlled: each prompt is sent to each server once"
-
-
-def _tokens_from(trial: Trial, arms: Mapping[str, RunningServer], url: str) -> int | None:
-    """Output tokens that this client got from one server, by whatever arms; None where a count is unknown."""
-    of = {name for name, arm in arms.items() if arm.url == url}
-    counts = [seen.record.output_tokens for seen in trial.observations if seen.arm in of and seen.record.ok]
-    return None if None in counts else sum(number or 0 for number in counts)
-
-
-def _asked(settings: Settings, ready: Prepared, design: Design) -> Asked:
-    return Asked(
-        workload=ready.workload.name,
-        workload_digest=ready.workload.digest,
-        prompts=len({item.id for item in design.items}),
-        load=f"closed loop, {count(settings.concurrency, 'request')} in flight",
-        concurrency=settings.concurrency,
-        output_tokens_at_most=settings.form.output_tokens,
-        ignore_eos=settings.ignore_eos,
-        temperature=settings.temperature,
-        seed=settings.seed,
-        slo=settings.slo,
-        minimum_effect=settings.minimum_effect,
-        promises_identity=settings.promises_identity,
-        form="quick" if settings.quick else "full",
-    )
-
-
-def _caveats(ready: Prepared, design: Design) -> tuple[str, ...]:
-    said = [f"{name}: {note}" for name, one in ready.met.items() for note in one.notes]
-    hosts = {one.base.partition("://")[2].rpartition(":")[0].strip("[]") for one in ready.met.values()}
-    if hosts & set(LOOPBACK):
-        said.append(
-            "Client and servers share a machine: what the idle server and the client use is taken from the loaded one (see the "
-            "checks)."
-        )
-    said += [f"{name}: {cold.caveat}" for name, cold in ready.cold.items() if cold.caveat is not None]
-    if not design.mirrored:
-        said.append(
-            "At least one server knows no cache salts and was not reset, so nothing sets what the prefix caches hold: each "
-            "prompt was sent to each server once, and what an earlier run left there may be found by either."
-        )
-        if len(design.items) > len({item.id for item in design.items}):
-            said.append(
-                "There were too few prompts to send each only once, so later groups may have found KV of earlier ones."
-            )
-    sources = {one.server.engine for one in ready.met.values()}
-    if len(sources) > 1:
-        said.append("The engines differ, so defaults that were not set (batching, caching, sampling) differ with them.")
-    return tuple(said)
-
-
-def _cannot_show(settings: Settings, design: Design) -> tuple[str, ...]:
-    said = [
-        "Other starts of these servers: each was measured as it runs now, and another start may be faster or slower by some "
-        "percent.",
-        f"Other loads: {count(settings.concurrency, 'request')} in flight, the next sent when one ends (closed loop). Queueing "
-        "at a given arrival rate is not shown.",
-        "Warm prefix caches: " + ("each block began cold." if design.mirrored else "each prompt was new in this run."),
-    ]
-    if settings.quick and settings.form.output_tokens is not None:
-        said.append(f"Long outputs: they were cut at {count(settings.form.output_tokens, 'token')}.")
-    prompts = len({item.id for item in design.items})
-    if prompts < 100:
-        said.append(
-            f"Rare events: {count(prompts, 'prompt')} cannot show a p99 of requests; tails are those of these prompts."
-        )
-    return tuple(said)

@@ -5,30 +5,62 @@ from pathlib import Path
 import msgspec
 
 from netgain.deciding.compare.rule import Kind
+from netgain.deciding.decide.settings import FULL as FULL_OF_STARTS
+from netgain.deciding.decide.settings import QUICK as QUICK_OF_STARTS
 from netgain.deciding.decide.settings import Form
+from netgain.deciding.experiment.arms.described import Described
+from netgain.deciding.experiment.quality_gate import QualityLimits
+from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
+from netgain.measuring.quality.paired_scores import MARGIN
+from netgain.measuring.quality.texts import BUNDLED
+from netgain.measuring.workload.arrivals import Poisson
 from netgain.measuring.workload.slo import parse_slo
 from netgain.wording import count
 
 QUICK = Form(starts=1, groups=12, group_size=2, output_tokens=64)
 FULL = Form(starts=1, groups=24, group_size=2, output_tokens=None)
 CONTROL_EVERY = 3
+MOST_STARTS = 50
+OPEN_LOOP_SIZE = 8  # requests of a block at least: with fewer there is no queue to see
+START_TIMEOUT_S = 1200.0
 
 
 class SideAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """`sources`: one URL, or paths of results. `model`: which of the server's models. `declared`: see `traits.declared`."""
+    """`sources`: one URL, paths of results, or the words that describe an arm, which is then `arm`. `model`: which of the
+    server's models. `declared`: see `traits.declared`."""
 
     sources: tuple[str, ...]
+    arm: Described | None = None
     model: str | None = None
     declared: tuple[str, ...] = ()
     headers: dict[str, str] = {}
 
 
+class QualityAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the quality of both sides is measured on before time counts, and what the candidate may lose."""
+
+    texts: str = BUNDLED
+    tasks: str | None = None
+    scorer: str | None = None
+    margin: float = MARGIN
+    limits: QualityLimits = QualityLimits()
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.margin < 1.0:
+            raise UsageError(f"the margin is {self.margin}; give a share such as 0.01 for 1 percentage point")
+        if self.texts == "none" and self.tasks is None:
+            raise UsageError("without texts and without tasks no quality is measured; give --tasks FILE or --texts")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison. `promises_identity`: the candidate promises the baseline's very tokens. `may_reset`: the
-    servers' caches may be reset (others may use them). `budget_s`: for the experiment."""
+    servers' caches may be reset (others may use them). `budget_s`: for the experiment, of started arms in device-seconds.
+    `rate_per_s`: requests come at that rate (Poisson) instead of keeping `concurrency` in flight.
+    `starts`: of each arm, where both are started here (None: as many as the form has). `resume`: `output` holds a run of
+    started arms that ended before its end. `quality` None: it is not measured."""
 
     output: Path
     baseline: SideAsked
@@ -40,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     promises_identity: bool = False
     workload: str = "chat"
     concurrency: int = 1
+    rate_per_s: float | None = None
     quick: bool = False
     budget_s: float | None = None
     output_tokens: int | None = None
@@ -49,10 +82,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     minimum_effect: float = MINIMUM_EFFECT
     seed: int = 0
     request_timeout_s: float = 300.0
+    starts: int | None = None
+    start_timeout_s: float = START_TIMEOUT_S
+    resume: bool = False
+    quality: QualityAsked | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
+        if self.rate_per_s is not None:
+            Poisson(self.rate_per_s)  # refuses what is no rate
+            if self.concurrency != 1:
+                raise UsageError("--concurrency is a closed loop and --rate an open one: give one of them")
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"the seed is {self.seed}; it must lie in [0, 2^32)")
         if self.temperature is not None and not 0.0 <= self.temperature <= 2.0:
@@ -62,47 +103,85 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.output_tokens is not None and self.output_tokens < 2:
             raise UsageError(f"outputs of {count(self.output_tokens, 'token')} show no decode; allow at least 2")
         if self.budget_s is not None and not self.budget_s > 0.0:
-            raise UsageError(f"the budget is {self.budget_s / 60.0:g} minutes; it must be positive")
+            raise UsageError(f"the budget is {self.budget_s:g} s; it must be positive")
         if self.slo is not None:
             parse_slo(self.slo)
-        urls = [is_url(source) for side in (self.baseline, self.candidate) for source in side.sources]
-        if any(urls) and not all(urls):
+        sides = (self.baseline, self.candidate)
+        results = [side.arm is None and not any(map(is_url, side.sources)) for side in sides]
+        if any(results) and not all(results):
             raise UsageError(
-                "one side is a running server and the other a result: they cannot be measured in turns. Name two URLs, or "
-                "measure the server with netgain measure and name two results"
+                "one side is a server and the other a result: they cannot be measured in turns. Name two servers, or measure the "
+                "one with netgain measure and name two results"
             )
-        if all(urls):
-            self._check_urls()
-        elif self.control:
-            raise UsageError("--control asks the baseline's server twice, and results are no servers: leave it out")
+        if all(results):
+            self._check_results()
+        else:
+            self._check_servers()
+        self._check_starts()
 
     @property
     def servers(self) -> bool:
-        """Whether running servers are compared, not results."""
-        return is_url(self.baseline.sources[0])
+        """Whether servers are compared, running or started, not results."""
+        return self.baseline.arm is not None or is_url(self.baseline.sources[0])
+
+    @property
+    def started(self) -> dict[str, Described]:
+        """The sides that are started here."""
+        sides = {"baseline": self.baseline, "candidate": self.candidate}
+        return {name: side.arm for name, side in sides.items() if side.arm is not None}
+
+    @property
+    def devices(self) -> int:
+        """How many a started arm occupies, the larger one where they differ."""
+        return max((arm.devices for arm in self.started.values()), default=1)
 
     @property
     def same_server(self) -> bool:
-        """Whether both sides are one server, which only an A/A run may be."""
+        """Whether both sides are one running server, which only an A/A run may be."""
+        if self.started:
+            return False
         before, after = (_place(side.sources[0]) for side in (self.baseline, self.candidate))
         return before == after and self.baseline.model == self.candidate.model
 
     @property
     def form(self) -> Form:
         base = QUICK if self.quick else FULL
+        if len(self.started) == 2:
+            base = msgspec.structs.replace(QUICK_OF_STARTS if self.quick else FULL_OF_STARTS, recording_s=None)
+            if self.starts is not None:
+                groups = max(base.groups, -(-FEWEST_UNITS // self.starts))
+                base = msgspec.structs.replace(base, starts=self.starts, groups=groups, most_starts=None)
+        size = 2 * self.concurrency if self.concurrency > 1 else 1
         return msgspec.structs.replace(
             base,
-            group_size=max(base.group_size, 2 * self.concurrency if self.concurrency > 1 else 1),
+            group_size=max(base.group_size, size if self.rate_per_s is None else OPEN_LOOP_SIZE),
             output_tokens=base.output_tokens if self.output_tokens is None else self.output_tokens,
             control_every=CONTROL_EVERY if self.control and not self.same_server else None,
-            experiment_s=self.budget_s,
+            experiment_s=base.experiment_s if len(self.started) == 2 else self.budget_s,
         )
 
-    def _check_urls(self) -> None:
+    def _check_results(self) -> None:
+        if self.control:
+            raise UsageError("--control asks the baseline's server twice, and results are no servers: leave it out")
+        if self.quality is not None:
+            raise UsageError(
+                "quality is measured by asking servers, and results are none: compare the servers, or leave out --texts"
+            )
+
+    def _check_starts(self) -> None:
+        if self.starts is not None and len(self.started) < 2:
+            raise UsageError("--starts is for two arms that are started here; what others run is measured as it runs")
+        if self.starts is not None and not 1 <= self.starts <= MOST_STARTS:
+            raise UsageError(f"the starts are {self.starts}; they must lie in [1, {MOST_STARTS}]")
+        if self.resume and not self.started:
+            raise UsageError("--resume goes on with arms that are started here; there is none")
+
+    def _check_servers(self) -> None:
         for name, side in (("baseline", self.baseline), ("candidate", self.candidate)):
             if len(side.sources) > 1:
                 raise UsageError(f"--{name} names {len(side.sources)} servers; name one (several are for results)")
-            base_url(side.sources[0])
+            if side.arm is None:
+                base_url(side.sources[0])
         if self.same_server and not self.control:
             raise UsageError(
                 f"baseline and candidate are the same server, {self.baseline.sources[0]}: name two, or use --control to see "

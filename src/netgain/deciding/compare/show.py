@@ -28,6 +28,8 @@ def show(outcome: Comparison, console: Console) -> None:
     console.print(_effects(outcome))
     console.print(_arms(outcome))
     console.print(_fields(outcome))
+    if outcome.quality is not None and outcome.quality.says:
+        console.print(escape(outcome.quality.says), highlight=False, soft_wrap=True)
     for check in verdict.checks:
         if check.ok is False or (
             check.ok is None and check.name in ("restarts", "other users of the servers", "drift")

@@ -25,10 +25,10 @@ class DraftLog:
         self.output_tokens: float | None = 0.0
 
     async def begin(self, arm: Arm) -> None:
-        self._before = await _scrape(arm.url)
+        self._before = await scrape(arm.url)
 
     async def end(self, arm: Arm) -> None:
-        after = await _scrape(arm.url)
+        after = await scrape(arm.url)
         window = None if self._before is None or after is None else observed((self._before, after))
         engine = None if after is None else engine_of(set(after.families))
         found = {} if window is None or engine is None else figures(window, engine)
@@ -49,7 +49,8 @@ class DraftLog:
         return later / steps if steps > 0.0 else None
 
 
-async def _scrape(url: str) -> Snapshot | None:
+async def scrape(url: str) -> Snapshot | None:
+    """The server's metrics now; None where it tells none."""
     try:
         session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
         async with session, session.get(f"{url}/metrics") as response:

@@ -1,7 +1,6 @@
 """What deciding has to know of each engine: how its arms are started and asked, and where what it does not tell comes from."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -14,15 +13,9 @@ from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.from_metrics import decompose_by_metrics
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.cold import verify_cold
-from netgain.deciding.experiment.arms.confounders import ArmSetup, confounders
-from netgain.deciding.experiment.arms.effective import effective_configuration
-from netgain.deciding.experiment.arms.hooked import HookedArm
-from netgain.deciding.experiment.arms.idle import find_spinners
-from netgain.deciding.experiment.arms.launched import LaunchedServer
-from netgain.deciding.experiment.arms.llama_cpp import launched_llama_cpp
-from netgain.deciding.experiment.arms.netgain import launched_netgain
-from netgain.deciding.experiment.arms.sglang import launched_sglang
-from netgain.deciding.experiment.arms.vllm import launched_vllm
+from netgain.deciding.experiment.arms.confounders import confounders
+from netgain.deciding.experiment.arms.described import Described, launched, setup_of
+from netgain.deciding.experiment.arms.idle import SPINNING, find_spinners
 from netgain.deciding.experiment.conduct import Asking
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.technique.decomposition import Decomposition
@@ -41,20 +34,17 @@ _VERSIONS: Mapping[Engine, tuple[str, str]] = {
 }
 
 
+def described(settings: Settings) -> Described:
+    """How both arms are started, but for the technique's own flags."""
+    starting = settings.starting
+    if settings.engine == "netgain":
+        starting = msgspec.structs.replace(starting, flags=settings.serve_flags)
+    return Described(engine=settings.engine, model=settings.model, starting=starting, hooks=settings.hooks)
+
+
 def launch(settings: Settings, name: str, flags: Sequence[str]) -> Arm:
     """The arm, not yet started."""
-    if settings.hooks is not None:
-        return HookedArm(name, settings.hooks, (*settings.starting.flags, *flags))
-    log: Path = settings.output / f"{name}.log"
-    match settings.engine:
-        case "netgain":
-            return launched_netgain(name, (settings.model, *settings.serve_flags, *flags), log)
-        case "vllm":
-            return launched_vllm(name, settings.model, flags, log, settings.starting)
-        case "sglang":
-            return launched_sglang(name, settings.model, flags, log, settings.starting)
-        case "llama.cpp":
-            return launched_llama_cpp(name, settings.model, flags, log, settings.starting)
+    return launched(described(settings), name, settings.output, flags)
 
 
 def baseline_flags(engine: Engine) -> tuple[str, ...]:
@@ -119,30 +109,18 @@ async def caveats_before(
     """Of running, idle arms: what differs besides the technique, and whether their caches can be made cold."""
     engine = settings.engine
     spinning = await find_spinners(arms.values())
-    setups = {name: await _setup(settings, arms[name], flags.get(name, ())) for name in (BASELINE, CANDIDATE)}
+    setups = {
+        name: await setup_of(arms[name], described(settings), flags.get(name, ())) for name in (BASELINE, CANDIDATE)
+    }
     found = [
         Caveat(says=said, engine=engine, source="configuration of the running servers, and their logs")
         for said in confounders(engine, setups[BASELINE], setups[CANDIDATE])
     ]
     if spinning:
-        says = (
-            f"While idle, {' and '.join(spinning)} used a core, so each was frozen (SIGSTOP) while another was loaded; what it "
-            "does on being resumed is in its first request."
-        )
+        says = SPINNING.format(names=" and ".join(spinning))
         found.append(Caveat(says=says, engine=engine, source="CPU time of the idle servers"))
     for name, arm in arms.items():
         cold = await verify_cold(arm, asked)
         if cold.caveat is not None:
             found.append(Caveat(says=f"{name}: {cold.caveat}", engine=engine, source="counters around a probe"))
     return tuple(found)
-
-
-async def _setup(settings: Settings, arm: Arm, flags: tuple[str, ...]) -> ArmSetup:
-    log = arm.log if isinstance(arm, LaunchedServer) else ""
-    return ArmSetup(
-        name=arm.name,
-        flags=(*settings.starting.flags, *settings.serve_flags, *flags),
-        configuration=await effective_configuration(arm.url, settings.engine, log),
-        log=log,
-        environment=settings.starting.environment,
-    )

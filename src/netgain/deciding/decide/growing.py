@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
-from netgain.deciding.decide.budget import estimate
+from netgain.deciding.decide.budget import Estimate
 from netgain.deciding.decide.narrate import Narrator
 from netgain.deciding.decide.settings import Form, Settings
 from netgain.deciding.experiment.conduct import Design, grouped
@@ -22,15 +20,13 @@ def designed(form: Form, settings: Settings, items: Sequence[Item], most: int) -
     return growing_design(items, form, settings.concurrency, most)
 
 
-def most_starts(form: Form, settings: Settings, measuring_s: Callable[[Form], float], start_s: float) -> int:
-    """How far the form may grow within the budget, an even number of starts at a time."""
+def most_starts(form: Form, cost: Estimate, budget_s: float | None) -> int:
+    """How far the form, whose own starts cost `cost`, may grow within a budget of device-seconds: an even number of starts at
+    a time, each of which costs as much as one of the form's own."""
     most = form.most_starts or form.starts
-    while most > form.starts and settings.budget_s is not None:
-        larger = msgspec.structs.replace(form, starts=most)
-        cost = estimate(larger, measuring_s(larger), start_s, settings.devices)
-        if 3600.0 * cost.device_hours <= settings.budget_s:
-            break
-        most -= 2
+    if budget_s is not None:
+        while most > form.starts and 3600.0 * cost.device_hours * most / form.starts > budget_s:
+            most -= 2
     return max(most, form.starts)
 
 
@@ -50,14 +46,14 @@ def growing_design(items: Sequence[Item], form: Form, concurrency: int, most: in
 
 
 def when_enough(
-    design: Design, settings: Settings, narrator: Narrator, keep: Callable[[Growth], None]
+    design: Design, minimum_effect: float, seed: int, narrator: Narrator, keep: Callable[[Growth], None]
 ) -> Callable[[Sequence[Observation]], int] | None:
     """What to ask after the fewest starts: how many there are to be. None for a design that does not grow."""
     if design.enough_after is None:
         return None
 
     def decided(observations: Sequence[Observation]) -> int:
-        found = grow(observations, design.starts, settings.minimum_effect, settings.seed)
+        found = grow(observations, design.starts, minimum_effect, seed)
         keep(found)
         if found.says is not None:
             more = design.up_to(found.starts).blocks - design.fewest.blocks

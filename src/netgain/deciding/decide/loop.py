@@ -2,11 +2,9 @@
 
 import asyncio
 import datetime
-import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,7 +27,7 @@ from netgain.deciding.decide.handoffs import HandoffLog
 from netgain.deciding.decide.narrate import Narrator, Silence
 from netgain.deciding.decide.prepared import Prepared, asked_for, journal_of, keep, prepared_before, settings_tree
 from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
-from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms
+from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms, quality_ask
 from netgain.deciding.decide.recording import record_baseline
 from netgain.deciding.decide.score import score
 from netgain.deciding.decide.server import Served, served_model, step_counts
@@ -40,9 +38,11 @@ from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.experiment.analyse import Terms
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.idle import find_spinners, give_turn
+from netgain.deciding.experiment.arms.startup import bring_up, start_again
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.conduct import Asking, conduct
 from netgain.deciding.experiment.growth import Growth
+from netgain.deciding.experiment.interrupt import run_interruptible
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, drafting
@@ -52,29 +52,13 @@ from netgain.deciding.verdict.deploy import deployable
 from netgain.measuring.record.as_workload import load_traffic
 from netgain.measuring.workload.slo import SLO, parse_slo
 
-T = TypeVar("T")
-
 
 def decide(settings: Settings, narrator: Narrator | None = None) -> Outcome:
     """Run the loop and return what it found; servers it started are gone when it returns, raises or is interrupted.
 
     Raises UsageError for input that cannot be used and Unavailable when a server does not start or answer.
     """
-    try:
-        return asyncio.run(_interruptible(decide_async(settings, narrator or Silence())))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-
-
-async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Let SIGTERM end the work as Ctrl-C does: by cancelling it, so that it cleans up."""
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        return await task
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+    return run_interruptible(decide_async(settings, narrator or Silence()))
 
 
 async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
@@ -86,14 +70,14 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
     catalogue = CATALOGUE if only is None else {only.name: only}
     tryable = without_lossy(catalogue) if only is None else catalogue
     refuse_what_cannot_be_judged(workload, tryable)
-    check_files(settings)
+    check_files(settings.texts, settings.tasks, settings.scorer)
     items = prepare_items(workload, settings)
     before_crash = prepared_before(settings) if settings.resume else None
     async with AsyncExitStack() as stack:
         baseline = _launch(stack, settings, BASELINE, baseline_flags(settings.engine))
         narrator.phase("starting the baseline server")
         starting_s = time.monotonic()
-        await _up(baseline, settings)
+        await bring_up(baseline, settings.start_timeout_s)
         start_s = time.monotonic() - starting_s
         await find_spinners((baseline,))
         served = await served_model(baseline.url)
@@ -121,13 +105,17 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         cost_of_it = estimate(form, takes_s(form), start_s, settings.devices)
         for said in (f"the experiment: {cost_of_it.says}", *lost):
             narrator.found(said)
-        design = designed(form, settings, used, most_starts(form, settings, takes_s, start_s))
+        design = designed(form, settings, used, most_starts(form, cost_of_it, settings.budget_s))
         tried = {item.id for item in design.fewest.items}
         good = [record for record in recorded.records if record.ok and record.item_id in tried]
-        told_version = await engine_version(settings.engine, baseline.url)
+        version = (
+            context()["netgain"]
+            if settings.engine == "netgain"
+            else await engine_version(settings.engine, baseline.url)
+        )
         facts = Facts(
             engine=settings.engine,
-            engine_version=str(context()["netgain"] if settings.engine == "netgain" else told_version or "unknown"),
+            engine_version=str(version or "unknown"),
             model=model,
             workload=workload.name,
             concurrency=settings.concurrency,
@@ -172,6 +160,8 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             server_client_gap_s=server_client_gap_s(recorded.records),
             looped_baseline=looped_share(recorded.records),
             cannot_show=(*workload.notes, *lost, *cannot_show(settings, items, tried)),
+            engine=settings.engine,
+            engine_version=None if version is None else str(version),
         )
         outcome = base
         if best is not None:
@@ -206,7 +196,7 @@ async def _try(
     arms: dict[str, Arm] = {BASELINE: baseline, CANDIDATE: _launch(stack, settings, CANDIDATE, switch.flags)}
     if design.with_control:
         arms[CONTROL] = _launch(stack, settings, CONTROL, off)
-    journal = journal_of(settings, design, arms)
+    journal = journal_of(settings.output, settings.resume, settings_tree(settings), design, arms)
     stack.callback(journal.close)
     if not settings.resume:
         keep(settings.output, prepared)
@@ -214,7 +204,7 @@ async def _try(
     for name, arm in arms.items():
         if name != BASELINE:
             give_turn(arms, name)
-            await _up(arm, settings)
+            await bring_up(arm, settings.start_timeout_s)
     give_turn(arms, None)
     narrator.phase("looking for what differs between the arms besides the technique")
     caveats = await caveats_before(settings, arms, asked, {BASELINE: off, CANDIDATE: switch.flags})
@@ -222,7 +212,8 @@ async def _try(
         narrator.found(caveat.says)
     quality = None
     if chosen.kind == "lossy" or settings.tasks is not None:
-        quality = await judge_arms(baseline.url, arms[CANDIDATE].url, facts.records, settings, narrator)
+        asked_of_quality = quality_ask(baseline.url, arms[CANDIDATE].url, facts.records, settings)
+        quality = await judge_arms(asked_of_quality, narrator)
     narrator.phase(announcement(design, facts), design.fewest.blocks)
     grown: list[Growth] = []
 
@@ -236,15 +227,9 @@ async def _try(
     await drafts.begin(arms[CANDIDATE])
 
     async def restart(start: int) -> None:
-        """From either end in turns: where a server that is started first is slower or faster, the design cancels it."""
         await handoffs.end(arms)
         await drafts.end(arms[CANDIDATE])
-        for arm in arms.values():
-            await arm.stop()
-        for name, arm in list(arms.items())[:: 1 if start % 2 == 0 else -1]:
-            give_turn(arms, name)
-            await _up(arm, settings)
-        give_turn(arms, None)
+        await start_again(arms, start, settings.start_timeout_s)
         before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
         await handoffs.begin(arms)
         await drafts.begin(arms[CANDIDATE])
@@ -257,7 +242,7 @@ async def _try(
         on_block,
         restart,
         journal,
-        when_enough(design, settings, narrator, grown.append),
+        when_enough(design, settings.minimum_effect, settings.seed, narrator, grown.append),
     )
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     await handoffs.end(arms)
@@ -328,8 +313,3 @@ def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequenc
     arm = launch(settings, name, flags)
     stack.push_async_callback(arm.stop)
     return arm
-
-
-async def _up(arm: Arm, settings: Settings) -> None:
-    await arm.start()
-    await arm.ready(settings.start_timeout_s)

@@ -1,8 +1,8 @@
 """Everything that is known before the experiment, kept on disk beside its blocks, so that a run that ended can go on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,7 +17,9 @@ from netgain.errors import UsageError
 from netgain.measuring.workload.item import Workload
 
 PREPARED = "prepared.json"
-_FREE = ("output", "resume", "budget_s", "start_timeout_s")  # may differ when a run goes on
+FREE = ("output", "resume", "budget_s", "start_timeout_s")  # may differ when a run goes on
+
+P = TypeVar("P", bound=msgspec.Struct)
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +32,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     design: Design
 
 
-def settings_tree(settings: Settings) -> dict[str, Any]:
-    """What must be the same for blocks to belong together."""
+def settings_tree(settings: msgspec.Struct, free: Sequence[str] = FREE) -> dict[str, Any]:
+    """What must be the same for blocks to belong together. `free`: fields that may differ."""
     tree: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=str)
-    return {name: value for name, value in tree.items() if name not in _FREE}
+    return {name: value for name, value in tree.items() if name not in free}
 
 
-def keep(folder: Path, prepared: Prepared) -> None:
+def keep(folder: Path, prepared: msgspec.Struct) -> None:
     """Raises UsageError when the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,10 +51,10 @@ def keep(folder: Path, prepared: Prepared) -> None:
         ) from error
 
 
-def kept(folder: Path) -> Prepared:
+def kept(folder: Path, kind: type[P]) -> P:
     """Raises UsageError when the folder holds no run that came as far as its experiment."""
     try:
-        return msgspec.json.decode((folder / PREPARED).read_bytes(), type=Prepared)
+        return msgspec.json.decode((folder / PREPARED).read_bytes(), type=kind)
     except OSError as error:
         raise UsageError(
             f"there is nothing to resume in {folder}: no run came as far as its experiment there ({error.strerror or error})"
@@ -61,26 +63,33 @@ def kept(folder: Path) -> Prepared:
         raise UsageError(f"{folder / PREPARED} cannot be read ({error}); begin a new run") from error
 
 
-def journal_of(settings: Settings, design: Design, arms: Mapping[str, Arm]) -> Journal:
-    """The blocks of this experiment: begun, or gone on with."""
+def journal_of(
+    folder: Path, resume: bool, settings: Mapping[str, Any], design: Design, arms: Mapping[str, Arm]
+) -> Journal:
+    """The blocks of this experiment: begun, or gone on with. `settings`: as a tree."""
     subject = {
-        "settings": settings_tree(settings),
+        "settings": settings,
         "design": design,
         "arms": {name: {"command": arm.command} for name, arm in arms.items()},
     }
-    path = settings.output / FILE
-    return Journal.resume(path, subject) if settings.resume else Journal.create(path, subject)
+    path = folder / FILE
+    return Journal.resume(path, subject) if resume else Journal.create(path, subject)
 
 
 def prepared_before(settings: Settings) -> Prepared:
     """What an earlier run had prepared. Raises UsageError naming the setting in which this one differs."""
-    before = kept(settings.output)
-    if (differs := first_difference(before.settings, settings_tree(settings))) is not None:
-        name, then, now = differs
-        raise UsageError(
-            f"{settings.output} cannot be resumed: {name} was {then} and is {now} now. Ask for the same again, or begin a new run"
-        )
+    before = kept(settings.output, Prepared)
+    check_same(settings.output, before.settings, settings_tree(settings))
     return before
+
+
+def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises UsageError naming the setting in which a run that goes on differs from what it was."""
+    if (differs := first_difference(before, now)) is not None:
+        name, then, is_now = differs
+        raise UsageError(
+            f"{folder} cannot be resumed: {name} was {then} and is {is_now} now. Ask for the same again, or begin a new run"
+        )
 
 
 def asked_for(settings: Settings, workload: Workload, prompts: int) -> Asked:

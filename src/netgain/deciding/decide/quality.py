@@ -44,28 +44,19 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return (self.gate.says,) if self.gate.state == "fail" else ()
 
 
-def check_files(settings: Settings) -> None:
+def check_files(texts: str, tasks: str | None, scorer: str | None) -> None:
     """Raises UsageError for texts or tasks that cannot be used, before any server is started."""
-    if settings.texts != BUNDLED:
-        load_texts(settings.texts)
-    if settings.tasks is not None:
-        load_tasks(Path(settings.tasks), settings.scorer is not None)
-    elif settings.scorer is not None:
+    if texts not in (BUNDLED, "none"):
+        load_texts(texts)
+    if tasks is not None:
+        load_tasks(Path(tasks), scorer is not None)
+    elif scorer is not None:
         raise UsageError("a scorer judges the answers to tasks; give them with --tasks FILE")
 
 
-async def judge_arms(
-    baseline: str,
-    candidate: str,
-    records: Sequence[ClientRecord],
-    settings: Settings,
-    narrator: Narrator,
-    limits: QualityLimits | None = None,
-) -> Judged:
-    """Texts are the given ones and the baseline's own recorded conversations, prompt and answer: this workload's law.
-
-    A server that cannot be asked leaves quality unmeasured, which holds adoption back."""
-    ask = QualityAsk(
+def quality_ask(baseline: str, candidate: str, records: Sequence[ClientRecord], settings: Settings) -> QualityAsk:
+    """Texts are the given ones and the baseline's own recorded conversations, prompt and answer: this workload's law."""
+    return QualityAsk(
         url=baseline,
         against=candidate,
         texts=settings.texts,
@@ -77,6 +68,10 @@ async def judge_arms(
         timeout_s=settings.request_timeout_s,
         seed=settings.seed,
     )
+
+
+async def judge_arms(ask: QualityAsk, narrator: Narrator, limits: QualityLimits | None = None) -> Judged:
+    """A server that cannot be asked leaves quality unmeasured, which holds adoption back."""
     try:
         measured = await measure_quality(ask, narrator)
     except Unavailable as failure:

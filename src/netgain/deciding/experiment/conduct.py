@@ -17,10 +17,11 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.errors import UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import Run, run
-from netgain.measuring.workload.arrivals import Closed
+from netgain.measuring.workload.arrivals import Arrivals, Closed, Poisson
 from netgain.measuring.workload.item import Item, Message
 
 WARM_TOKENS = 8
+SEEDS_APART = 100_003  # between the schedules of two seeds; more than there are groups
 
 
 class Design(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,8 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     `control_every`-th group of a start is also answered by a second baseline server (None: there is no such server).
     `enough_after`: after so many starts it is asked how many there are to be, at most `starts` (None: all of them).
     `loads`: the concurrency of each group, where they differ; groups of one load then take turns in beginning.
+    `rate_per_s`: requests come at that rate (Poisson, drawn from `seed` and the group, so that all arms of a group share one
+    schedule), whatever is in flight; None: a closed loop.
     `mirrored` False: each arm answers a group once, for servers which would find their own KV the second time.
     """
 
@@ -41,6 +44,8 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     mirrored: bool = True
     loads: tuple[int, ...] = ()
     enough_after: int | None = None
+    rate_per_s: float | None = None
+    seed: int = 0
 
     @property
     def with_control(self) -> bool:
@@ -51,6 +56,12 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
 
     def load_of(self, group: int) -> int:
         return self.loads[group] if self.loads else self.concurrency
+
+    def arrivals(self, group: int) -> Arrivals:
+        """When the requests of a group are sent, the same in each of its blocks."""
+        if self.rate_per_s is None:
+            return Closed(self.load_of(group))
+        return Poisson(self.rate_per_s, self.seed * SEEDS_APART + group)
 
     def order(self, group: int) -> tuple[str, ...]:
         """Mirrored, so that a drift that is linear in time cancels within the group; every other group begins with the
@@ -247,7 +258,7 @@ async def _block(
     give_turn(arms, name)
     await arms[name].reset()
     before, machine, began_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
-    done = await run(arms[name].url, asking.model, items, Closed(design.load_of(group)), asking.options)
+    done = await run(arms[name].url, asking.model, items, design.arrivals(group), asking.options)
     ended_s = time.monotonic()  # before the arms are looked at, which may take them a command each
     after, machine_after = _cpu(arms), _machine_cpu_s()
     wall_s = max(1e-9, ended_s - began_s)

@@ -1,6 +1,7 @@
 """The verdict that a run of the loop hands on, from everything that it produced."""
 
 from netgain.deciding.experiment.block import Block
+from netgain.deciding.experiment.observation import CANDIDATE
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.verdict.document import ArmFacts, DesignFacts, Load, Subject, VerdictDocument
@@ -39,15 +40,15 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
         arms=tuple(
             ArmFacts(
                 name=arm.name,
-                engine=outcome.server.get("engine", "netgain"),
-                version=None if version is None else str(version),
+                engine=outcome.engine,
+                version=outcome.engine_version,
                 model=outcome.server.get("model"),
                 command=arm.command,
                 requests=arm.requests,
                 failed=arm.failed,
                 tokens_per_s=arm.tokens_per_s,
                 resident_bytes=arm.resident_bytes,
-                settings=outcome.server,
+                settings={} if arm.name == CANDIDATE else outcome.server,  # only the baseline was asked
             )
             for arm in outcome.arms
         ),

@@ -94,7 +94,8 @@ class ArmLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the loop. `analysis` is None when no candidate could be tried; `stopped` then says why. `probe` is the
     machine's, as it was kept before the run. With a sweep over loads, `analysis` and `arms` are of one of them, that of
-    `asked.concurrency`. `grown`: why the design was made larger than its form."""
+    `asked.concurrency`. `grown`: why the design was made larger than its form. `server`: what the baseline tells of itself;
+    `engine_version`: None where it does not tell."""
 
     format: int = FORMAT
     created: str
@@ -130,6 +131,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     caveats: tuple[Caveat, ...] = ()
     deployable: tuple[Deployable, ...] = ()
     grown: str | None = None
+    engine: str = "netgain"
+    engine_version: str | None = None
 
 
 def arm_report(

@@ -32,7 +32,8 @@ class QualityAsk(msgspec.Struct, frozen=True, kw_only=True):
     """All settings. `texts`: "bundled", a file, or "none". `texts_given` are scored on top, such as recorded conversations.
 
     `answers`: how many texts are also continued greedily by both servers, to see where they part. `margin`: by how much the
-    mean task score may be lower and still count as not worse (0.01 = 1 percentage point).
+    mean task score may be lower and still count as not worse (0.01 = 1 percentage point). `against_headers`: for the second
+    server, where it needs others than the first.
     """
 
     url: str
@@ -52,6 +53,7 @@ class QualityAsk(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 120.0
     seed: int = 0
     headers: dict[str, str] = {}
+    against_headers: dict[str, str] | None = None
 
     def __post_init__(self) -> None:
         base_url(self.url)
@@ -85,9 +87,12 @@ async def measure_quality(ask: QualityAsk, narrator: Narrator) -> Quality:
     async with AsyncExitStack() as stack:
         teachers = [
             await stack.enter_async_context(
-                Teacher(url, model, timeout_s=ask.timeout_s, concurrency=ask.concurrency, headers=ask.headers)
+                Teacher(url, model, timeout_s=ask.timeout_s, concurrency=ask.concurrency, headers=headers)
             )
-            for url, model in ((ask.url, ask.model), (ask.against, ask.against_model))
+            for url, model, headers in (
+                (ask.url, ask.model, ask.headers),
+                (ask.against, ask.against_model, ask.headers if ask.against_headers is None else ask.against_headers),
+            )
             if url is not None
         ]
         scored = await _score(teachers, texts, narrator)
@@ -168,7 +173,7 @@ async def _tasks(
         scorer,
         concurrency=ask.concurrency,
         timeout_s=ask.timeout_s,
-        headers=ask.headers,
+        headers=teacher.headers,
         seed=ask.seed,
         on_done=narrator.step,
     )

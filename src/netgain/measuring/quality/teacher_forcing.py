@@ -63,11 +63,11 @@ class Teacher:
         self.base = base_url(url)
         self.model = model or ""
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._headers = headers or {}
+        self.headers = headers or {}
         self._places = asyncio.Semaphore(concurrency)
 
     async def __aenter__(self) -> "Teacher":
-        self._session = aiohttp.ClientSession(timeout=self._timeout, headers=self._headers)
+        self._session = aiohttp.ClientSession(timeout=self._timeout, headers=self.headers)
         try:
             cards = await list_models(self._session, self.base)
             self.model = self.model or (cards[0].id if cards else "")

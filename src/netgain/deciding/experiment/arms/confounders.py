@@ -35,7 +35,7 @@ class ArmSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 def confounders(engine: Engine, baseline: ArmSetup, candidate: ArmSetup) -> tuple[str, ...]:
     """What a reader must know before believing that only the technique differs, most important first."""
-    found = [*_known(engine, baseline, candidate)]
+    found = [*known_confounders(engine, baseline, candidate)]
     if baseline.configuration is None or candidate.configuration is None:
         found.append(
             f"{engine} did not tell its effective configuration, so differences between the arms could not be looked for."
@@ -43,12 +43,15 @@ def confounders(engine: Engine, baseline: ArmSetup, candidate: ArmSetup) -> tupl
         return tuple(found)
     differ = differences(baseline.configuration, candidate.configuration)
     if differ:
-        shown = [
-            f"{name} ({was} in the baseline, {now} in the candidate)" for name, was, now in differ[:MOST_FIELDS_SAID]
-        ]
-        more = f", and {len(differ) - MOST_FIELDS_SAID} more" if len(differ) > MOST_FIELDS_SAID else ""
-        found.append(f"Settings other than the technique's differ between the arms: {'; '.join(shown)}{more}.")
+        found.append(f"Settings other than the technique's differ between the arms: {listed(differ)}.")
     return tuple(found)
+
+
+def listed(differ: Sequence[tuple[str, str, str]]) -> str:
+    """The first differences in words, and how many more there are."""
+    shown = [f"{name} ({was} in the baseline, {now} in the candidate)" for name, was, now in differ[:MOST_FIELDS_SAID]]
+    more = f", and {len(differ) - MOST_FIELDS_SAID} more" if len(differ) > MOST_FIELDS_SAID else ""
+    return f"{'; '.join(shown)}{more}"
 
 
 def differences(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -62,7 +65,8 @@ def differences(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> li
     ]
 
 
-def _known(engine: Engine, baseline: ArmSetup, candidate: ArmSetup) -> list[str]:
+def known_confounders(engine: Engine, baseline: ArmSetup, candidate: ArmSetup) -> list[str]:
+    """What an engine is known to change with speculation, by what its flags and logs show."""
     found: list[str] = []
     if engine == "vllm":
         fell = {arm.name: bool(_RUNNER_FALLBACK.search(arm.log)) for arm in (baseline, candidate)}

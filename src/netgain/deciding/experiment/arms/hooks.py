@@ -1,7 +1,7 @@
 """Arms that only the user knows how to start: shell commands in a YAML or TOML file, each with a time limit."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -49,28 +49,37 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def read_hooks(path: Path) -> Hooks:
     """Raises UsageError with the place in the file."""
+    return hooks_from(read_tree(path, "hooks"), str(path))
+
+
+def read_tree(path: Path, what: str) -> Any:
+    """The names and values of a YAML or TOML file. Raises UsageError with the place in it."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the hooks in {path} cannot be read ({error})") from error
+        raise UsageError(f"the {what} in {path} cannot be read ({error})") from error
     try:
-        tree = tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
+        return tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
     except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
         told = " ".join(str(error).split())
         raise UsageError(f"{path} is no {'TOML' if path.suffix.lower() == '.toml' else 'YAML'} ({told})") from error
-    return hooks_from(tree, str(path))
 
 
-def hooks_from(tree: Any, told_in: str) -> Hooks:
-    """From names and values; a hook may be a command line alone. Raises UsageError naming the field."""
-    if not isinstance(tree, dict):
-        raise UsageError(f"{told_in} does not name hooks; give at least start and stop")
-    known = [field.name for field in msgspec.structs.fields(Hooks)]
+def check_fields(tree: Mapping[Any, Any], known: Sequence[str], told_in: str) -> None:
+    """Raises UsageError with the nearest valid name."""
     for name in tree:
         if name not in known:
             near = get_close_matches(str(name), known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UsageError(f"{told_in} has an unknown field {name!r}: {hint}known are {', '.join(known)}")
+
+
+def hooks_from(tree: Any, told_in: str, also: Sequence[str] = ()) -> Hooks:
+    """From names and values; a hook may be a command line alone. `also`: names that the caller has read. Raises UsageError
+    naming the field."""
+    if not isinstance(tree, dict):
+        raise UsageError(f"{told_in} does not name hooks; give at least start and stop")
+    check_fields(tree, [*(field.name for field in msgspec.structs.fields(Hooks)), *also], told_in)
     full = {
         name: {"run": value} if name in TIMEOUTS_S and isinstance(value, str) else value for name, value in tree.items()
     }

@@ -10,6 +10,10 @@ from netgain.deciding.experiment.arm import Arm
 
 WATCH_S = 1.5
 SPIN_CORES = 0.02
+SPINNING = (
+    "While idle, {names} used a core, so each was frozen (SIGSTOP) while another was loaded; what it does on being resumed is in "
+    "its first request."
+)
 
 
 @runtime_checkable

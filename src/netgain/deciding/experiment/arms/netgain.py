@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
+from netgain.deciding.experiment.arms.starting import Starting
 from netgain.errors import NetgainError, Unavailable, UsageError
 
 _SAID = "netgain: "  # how the command begins its one line about a failure
 
 
 def launched_netgain(
-    name: str, flags: Sequence[str], log: Path, executable: str = sys.executable, port: int | None = None
+    name: str, flags: Sequence[str], log: Path, starting: Starting | None = None, port: int | None = None
 ) -> LaunchedServer:
-    """`netgain serve FLAGS` as an arm."""
+    """`netgain serve FLAGS` as an arm, by default of this netgain."""
+    starting = starting or Starting()
+    executable = starting.python or sys.executable
 
     def explain(code: int, text: str) -> NetgainError | None:
         said = [line.removeprefix(_SAID) for line in text.splitlines() if line.startswith(_SAID)]
@@ -25,6 +28,7 @@ def launched_netgain(
         Program(
             command=lambda chosen: (executable, "-m", "netgain.cli.main", "serve", *flags, "--port", str(chosen)),
             shown=("netgain", "serve", *flags),
+            environment=starting.environment,
             explain=explain,
         ),
         log,

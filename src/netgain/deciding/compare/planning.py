@@ -1,0 +1,104 @@
+"""How much of a comparison is measured: groups of prompts under starts of the servers, within the time or the budget there is."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from netgain.deciding.compare.settings import Settings
+from netgain.deciding.decide.budget import estimate, within
+from netgain.deciding.decide.growing import growing_design, most_starts
+from netgain.deciding.decide.prepared import FREE, check_same, kept, settings_tree
+from netgain.deciding.decide.settings import Form
+from netgain.deciding.experiment.conduct import Design, grouped
+from netgain.deciding.experiment.resampling import FEWEST_UNITS
+from netgain.measuring.measurement.ask import Narrator
+from netgain.measuring.workload.item import Workload
+from netgain.wording import count
+
+QUEUES = 4.0  # times the requests that are in flight on average are sent in a block of an open loop
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Kept on disk beside the blocks of started arms. `settings`: what was asked for, as a tree; `lost`: what the budget took."""
+
+    settings: dict[str, Any]
+    design: Design
+    lost: tuple[str, ...] = ()
+
+
+def tree_of(settings: Settings) -> dict[str, Any]:
+    """Without the headers, which may hold keys."""
+    tree = settings_tree(settings, FREE)
+    for side in ("baseline", "candidate"):
+        tree[side] = {name: value for name, value in tree[side].items() if name != "headers"}
+    return tree
+
+
+def plan_before(settings: Settings) -> Plan:
+    """That of a run that ended before its end. Raises UsageError naming the setting in which this one differs."""
+    folder: Path = settings.output
+    before = kept(folder, Plan)
+    check_same(folder, before.settings, tree_of(settings))
+    return before
+
+
+def plan(
+    settings: Settings, workload: Workload, request_s: float, start_s: float, repeatable: bool, narrator: Narrator
+) -> Plan:
+    """`request_s`: of a single request; `repeatable`: a prompt can be asked again without being found in a cache. Raises
+    UsageError where the budget is too small for anything."""
+    form, lost = settings.form, tuple[str, ...]()
+    if settings.rate_per_s is not None:
+        in_flight = settings.rate_per_s * request_s
+        form = msgspec.structs.replace(form, group_size=max(form.group_size, math.ceil(QUEUES * in_flight)))
+    pace = _pace(settings, form, request_s)
+    form = form.fitted(*pace)
+    if len(settings.started) < 2:
+        groups = form.groups
+        if not repeatable:
+            groups = min(groups, max(FEWEST_UNITS, len(workload.items) // form.group_size))
+        chosen = workload.subset(groups * form.group_size)
+        design = Design(
+            groups=grouped(chosen.items, groups, form.group_size),
+            concurrency=settings.concurrency,
+            control_every=form.control_every,
+        )
+    else:
+        if settings.budget_s is not None:
+            form, lost = within(
+                settings.budget_s, form, lambda smaller: smaller.expected_s(*pace), start_s, settings.devices
+            )
+        cost = estimate(form, form.expected_s(*pace), start_s, settings.devices)
+        for said in (f"the experiment: {cost.says}", *lost):
+            narrator.found(said)
+        chosen = workload.subset(form.starts * form.groups * form.group_size)
+        most = most_starts(form, cost, settings.budget_s)
+        design = growing_design(chosen.items, form, settings.concurrency, most)
+    design = msgspec.structs.replace(design, mirrored=repeatable, rate_per_s=settings.rate_per_s, seed=settings.seed)
+    return Plan(settings=tree_of(settings), design=design, lost=lost)
+
+
+def announcement(design: Design, request_s: float) -> str:
+    """What is about to be measured and how long that takes, also where the design may grow."""
+    fewest = design.fewest
+    starts = f" over {count(fewest.starts, 'server start')}" if fewest.starts > 1 else ""
+    more = f"; up to {design.starts} starts where noise is large" if fewest is not design else ""
+    return (
+        f"comparing: {count(len(fewest.groups), 'group')} of {count(len(fewest.groups[0]), 'prompt')}{starts}, servers in turn "
+        f"(about {_expected_s(fewest, request_s) / 60:.1f} min, if requests take as long as the first ones{more})"
+    )
+
+
+def _expected_s(design: Design, request_s: float) -> float:
+    if design.rate_per_s is None:
+        return design.requests * request_s / design.concurrency
+    return design.requests / design.rate_per_s + design.blocks * request_s
+
+
+def _pace(settings: Settings, form: Form, request_s: float) -> tuple[float, int]:
+    """Seconds of a request, and how many take them together: of an open loop, those of one block."""
+    if settings.rate_per_s is None:
+        return request_s, settings.concurrency
+    return form.group_size / settings.rate_per_s + request_s, form.group_size

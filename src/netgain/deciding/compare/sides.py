@@ -1,0 +1,105 @@
+"""The two sides of a comparison as arms: servers that run already, and servers that are started here and ended again."""
+
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from netgain.deciding.compare.running import RunningServer
+from netgain.deciding.compare.settings import Settings
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.arms.attached import AttachedServer
+from netgain.deciding.experiment.arms.confounders import ArmSetup, differences, known_confounders, listed
+from netgain.deciding.experiment.arms.described import launched
+from netgain.deciding.experiment.arms.idle import SPINNING, find_spinners, give_turn
+from netgain.deciding.experiment.arms.startup import bring_up
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
+from netgain.measuring.measurement.ask import Narrator
+from netgain.measuring.measurement.server import Met
+from netgain.measuring.observe.names import known_engine
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """Arms that were started here, by side. `start_s`: mean seconds until one served; 0 where none was started.
+    `spinning`: those that use a core while idle, which are frozen while others are loaded."""
+
+    arms: dict[str, Arm]
+    start_s: float
+    spinning: tuple[str, ...]
+
+
+async def start_sides(settings: Settings, stack: AsyncExitStack, narrator: Narrator) -> Started:
+    """One after another, those that spin frozen meanwhile; the stack ends them, also those that never served."""
+    arms = {name: launched(described, name, settings.output) for name, described in settings.started.items()}
+    took_s: list[float] = []
+    spinning: tuple[str, ...] = ()
+    for name, arm in arms.items():
+        stack.push_async_callback(arm.stop)
+        narrator.phase(f"starting the {name} server")
+        give_turn(arms, name)
+        began_s = time.monotonic()
+        await bring_up(arm, settings.start_timeout_s)
+        took_s.append(time.monotonic() - began_s)
+        spinning += await find_spinners((arm,))
+    give_turn(arms, None)
+    return Started(arms=arms, start_s=sum(took_s) / len(took_s) if took_s else 0.0, spinning=spinning)
+
+
+async def all_arms(
+    settings: Settings,
+    stack: AsyncExitStack,
+    started: Started,
+    met: Mapping[str, Met],
+    may_reset: bool,
+    with_control: bool,
+) -> dict[str, Arm]:
+    """Baseline, candidate and, where it is asked for, the baseline once more: a second start of it, or the same URL."""
+    arms: dict[str, Arm] = {}
+    for name in (BASELINE, CANDIDATE):
+        own = started.arms.get(name)
+        arms[name] = own if own is not None else _running(met[name], name, may_reset, met[name].metrics_url)
+    if with_control:
+        described = settings.started.get(BASELINE)
+        if described is None:
+            arms[CONTROL] = _running(met[BASELINE], CONTROL, may_reset, None)
+        else:
+            arms[CONTROL] = launched(described, CONTROL, settings.output)
+    for name, arm in arms.items():
+        if name not in started.arms:
+            stack.push_async_callback(arm.stop)
+    control = arms.get(CONTROL)
+    if control is not None and BASELINE in started.arms:
+        give_turn(arms, CONTROL)
+        await bring_up(control, settings.start_timeout_s)
+        await find_spinners((control,))
+        give_turn(arms, None)
+    return arms
+
+
+def attached(met: Met, name: str, may_reset: bool) -> AttachedServer:
+    """A running server as it was met."""
+    return AttachedServer(name, met.base, known_engine(met.server.engine), may_reset, dict(met.options.headers))
+
+
+def _running(met: Met, name: str, may_reset: bool, metrics_url: str | None) -> RunningServer:
+    return RunningServer(attached(met, name, may_reset), metrics_url, met.options.headers)
+
+
+def what_differs(settings: Settings, setups: Mapping[str, ArmSetup | None]) -> tuple[str, ...]:
+    """What two started servers of one engine say of their settings, and what is known to change behind one's back."""
+    before, after = setups.get(BASELINE), setups.get(CANDIDATE)
+    engines = {described.engine for described in settings.started.values()}
+    engine = next(iter(engines), None)
+    if before is None or after is None or len(engines) > 1 or engine is None:
+        return ()
+    found = known_confounders(engine, before, after)
+    if before.configuration is not None and after.configuration is not None:
+        differ = differences(before.configuration, after.configuration)
+        found += [f"Settings that differ, speculation's own aside: {listed(differ)}."] if differ else []
+    return tuple(found)
+
+
+def frozen(started: Started) -> tuple[str, ...]:
+    """What must be said of servers that were frozen."""
+    return (SPINNING.format(names=" and ".join(started.spinning)),) if started.spinning else ()

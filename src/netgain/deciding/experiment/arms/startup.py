@@ -1,0 +1,23 @@
+"""Starting the arms of an experiment, first and again: one at a time, those that already run kept from disturbing it."""
+
+from collections.abc import Mapping
+
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.arms.idle import give_turn
+
+
+async def bring_up(arm: Arm, timeout_s: float) -> None:
+    """Raises Unavailable when it does not serve within `timeout_s`."""
+    await arm.start()
+    await arm.ready(timeout_s)
+
+
+async def start_again(arms: Mapping[str, Arm], start: int, timeout_s: float) -> None:
+    """End all arms and start them from either end in turns: where a server that is started first is slower or faster, the
+    design cancels it."""
+    for arm in arms.values():
+        await arm.stop()
+    for name, arm in list(arms.items())[:: 1 if start % 2 == 0 else -1]:
+        give_turn(arms, name)
+        await bring_up(arm, timeout_s)
+    give_turn(arms, None)

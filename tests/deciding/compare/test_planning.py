@@ -1,0 +1,75 @@
+"""How much is measured: as many starts as asked for, less within a budget, and blocks that hold a queue at a rate."""
+
+import pytest
+
+from netgain.deciding.compare.planning import plan
+from netgain.deciding.compare.settings import SideAsked
+from netgain.deciding.decide.narrate import Silence
+from netgain.deciding.experiment.arms.described import Described, described_by_command
+from netgain.deciding.experiment.arms.starting import Starting
+from netgain.errors import UsageError
+from netgain.measuring.record.as_workload import load_traffic
+
+ARMS = Described(), described_by_command("netgain serve default --speculation ngram")
+
+
+@pytest.fixture
+def planned(settings):
+    def planned(*sides, start_s=1.0, repeatable=True, request_s=0.1, **fields):
+        asked = settings(*sides, **fields)
+        return plan(asked, load_traffic(asked.workload), request_s, start_s, repeatable, Silence())
+
+    return planned
+
+
+def test_two_arms_have_starts_and_what_runs_already_has_one(planned):
+    assert planned(*ARMS).design.starts == 2
+    full = planned(*ARMS, quick=False).design
+    assert (full.fewest.starts, full.starts, full.enough_after) == (6, 10, 6)
+    assert planned(*ARMS, quick=False, starts=6).design.starts == 6
+    assert planned("http://a:1", "http://b:1").design.starts == 1
+    assert planned("http://a:1", ARMS[0]).design.starts == 1
+
+
+@pytest.mark.parametrize("starts", [1, 2, 3, 50])
+def test_every_start_holds_groups_and_together_enough_to_decide(planned, starts):
+    design = planned(*ARMS, starts=starts).design
+    held = [design.start_of(group) for group in range(len(design.groups))]
+    assert set(held) == set(range(starts))
+    assert len(held) >= 6
+
+
+def test_a_budget_makes_it_smaller_and_says_what_that_loses(planned):
+    """Two arms, six starts of 10 s each, and little to measure: 240 device-seconds of starting alone."""
+    whole = planned(*ARMS, starts=6, start_s=10.0, budget_s=500.0)
+    assert (whole.design.starts, whole.lost) == (6, ())
+    less = planned(*ARMS, starts=6, start_s=10.0, budget_s=150.0)
+    assert 1 <= less.design.starts < 6
+    assert "Budget:" in less.lost[0]
+    with pytest.raises(UsageError, match="is too small"):
+        planned(*ARMS, starts=6, start_s=10.0, budget_s=20.0)
+
+
+def test_devices_of_the_larger_arm_are_what_the_budget_counts(planned):
+    four = Described(engine="vllm", model="m", starting=Starting(devices=4))
+    asked = {"starts": 6, "start_s": 10.0, "budget_s": 500.0}
+    assert planned(ARMS[0], four, **asked).design.starts < planned(*ARMS, **asked).design.starts
+
+
+def test_a_block_at_a_rate_holds_several_times_what_is_in_flight(planned):
+    sides = "http://a:1", "http://b:1"
+    assert {len(group) for group in planned(*sides, rate_per_s=1.0).design.groups} == {8}
+    busy = planned(*sides, rate_per_s=50.0)  # 5 in flight on average
+    assert {len(group) for group in busy.design.groups} == {20}
+    assert busy.design.rate_per_s == 50.0
+
+
+def test_where_a_cache_would_find_a_prompt_again_no_block_is_repeated(planned):
+    design = planned(*ARMS, repeatable=False).design
+    assert not design.mirrored
+    assert design.order(0) == ("baseline", "candidate")
+
+
+def test_headers_are_not_kept_since_they_may_hold_keys(planned):
+    secret = SideAsked(sources=("http://a:1",), headers={"Authorization": "Bearer secret"})
+    assert "secret" not in str(planned(secret, ARMS[0]).settings)
