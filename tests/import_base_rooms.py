@@ -18,7 +18,9 @@ ROOMS = (
     "netgain.serving.blocks",
     "netgain.serving.engine",
     "netgain.serving.speculation",
+    "netgain.serving.tiers",
 )
+OF_EXTRAS = frozenset({"netgain.serving.tiers.objects", "netgain.serving.tiers.remote"})  # say which extra they need
 
 
 class NotInBaseInstall:
@@ -33,5 +35,7 @@ sys.meta_path.insert(0, NotInBaseInstall())
 for room in ROOMS:
     package = importlib.import_module(room)
     for module in pkgutil.walk_packages(package.__path__, room + "."):
+        if module.name in OF_EXTRAS:
+            continue
         importlib.import_module(module.name)
         print(module.name)

@@ -6,6 +6,8 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 
+_DOMAIN = "netgain KV namespace 1"  # another number whenever the meaning of a field or of the chain changes
+
 
 class Namespace(msgspec.Struct, frozen=True, kw_only=True):
     """What KV depends on besides tokens. `numerics` names kernel path and version: another path writes other bits."""
@@ -19,7 +21,7 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
 
     def root(self, salt: bytes = b"") -> bytes:
         """The parent key of a first block; tenants with different salts never share a block."""
-        return blake3(msgspec.msgpack.encode((self, salt))).digest()
+        return blake3(msgspec.msgpack.encode((self, salt)), derive_key_context=_DOMAIN).digest()
 
 
 class KeyChain:

@@ -1,0 +1,77 @@
+"""Load or compute: how many leading blocks of a prompt to take from tiers, by the predicted cost of both."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from itertools import takewhile
+
+import msgspec
+
+from netgain.cost.link import LinkFit
+
+_CANDIDATES = 16
+
+
+class Why(StrEnum):
+    NOTHING_FOUND = "nothing_found"
+    LOAD = "load"  # predicted to be sooner
+    COMPUTE = "compute"  # predicted to be sooner than loading anything
+    LEARN = "learn"  # loaded because the link has not been measured yet
+    NO_CURVE = "no_curve"  # loaded because the cost of computing is not known
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Load `blocks` leading blocks and compute the rest. `warm_s` and `full_s` are the predictions for this and for loading
+    nothing (None: not known); the loader waits at most until `full_s`, and writes the truth beside them."""
+
+    blocks: int
+    warm_s: float | None
+    full_s: float | None
+    why: Why
+
+
+def choose(
+    places: Sequence[int | None],
+    links: Sequence[LinkFit | None],
+    block_bytes: int,
+    compute_s: Callable[[int], float | None],
+    group: int = 16,
+) -> Choice:
+    """`places[i]` is the tier that has the i-th block beyond those on the device, `links` what loading from each tier costs,
+    `group` how many objects go in one exchange (TierOptions.group), and `compute_s(k)` the prefill of all that follows the
+    first k blocks. Loads may end anywhere: where tiers change, at the end, and at up to 16 places between are tried."""
+    found = [place for place in takewhile(lambda place: place is not None, places) if place is not None]
+    full_s = compute_s(0)
+    if not found:
+        return Choice(0, full_s, full_s, Why.NOTHING_FOUND)
+    whole_s = load_s(found, links, block_bytes, group)
+    if whole_s is None:
+        return Choice(len(found), None, full_s, Why.LEARN)
+    if full_s is None:
+        return Choice(len(found), None, None, Why.NO_CURVE)
+    best = Choice(0, full_s, full_s, Why.COMPUTE)
+    for blocks in _ends(found):
+        moved_s, rest_s = load_s(found[:blocks], links, block_bytes, group), compute_s(blocks)
+        if moved_s is not None and rest_s is not None and moved_s + rest_s < (best.warm_s or 0.0):
+            best = Choice(blocks, moved_s + rest_s, full_s, Why.LOAD)
+    return best
+
+
+def load_s(found: Sequence[int], links: Sequence[LinkFit | None], block_bytes: int, group: int) -> float | None:
+    """Seconds to load a block from each of these tiers, one tier after the other; None where a link is not known."""
+    total_s = 0.0
+    for tier, blocks in Counter(found).items():
+        link = links[tier]
+        moving_s = None if link is None else link.predict_s(blocks * block_bytes)
+        if link is None or moving_s is None:
+            return None
+        total_s += moving_s + link.latency_s * ((blocks - 1) // group)
+    return total_s
+
+
+def _ends(found: Sequence[int]) -> list[int]:
+    """Where a load may end, ascending."""
+    count = len(found)
+    changes = {index for index in range(1, count) if found[index] != found[index - 1]}
+    between = {count * part // _CANDIDATES for part in range(1, _CANDIDATES + 1)}
+    return sorted((changes | between) - {0})

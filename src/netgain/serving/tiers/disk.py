@@ -1,0 +1,282 @@
+"""A folder as a medium: one file per object, whole or absent whenever a writer is killed, kept below a size across restarts.
+
+    FOLDER/ab/abcd...ef.kv        the object with that address (64 hex digits)
+    FOLDER/ab/abcd...ef.PID-N.tmp being written: its writer holds a lock on it, which the system drops when the writer dies
+
+Several processes may share a folder; each learns of the others' files when it asks for them and when it rescans. On a memory
+file system (/dev/shm) the same folder is DRAM that outlives its processes.
+"""
+
+import asyncio
+import errno
+import fcntl
+import itertools
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from netgain.errors import UsageError
+from netgain.serving.tiers.eviction import Eviction
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+
+T = TypeVar("T")
+_OBJECT = re.compile(r"[0-9a-f]{64}\.kv")
+_UNFINISHED = re.compile(r"[0-9a-f]{64}\.\d+-\d+\.tmp")
+_TOUCH_EVERY_S = 60.0
+_KINDS = {
+    errno.ENOSPC: FaultKind.FULL,
+    errno.EDQUOT: FaultKind.FULL,
+    errno.EFBIG: FaultKind.FULL,
+    errno.EROFS: FaultKind.READ_ONLY,
+    errno.EACCES: FaultKind.READ_ONLY,
+    errno.EPERM: FaultKind.READ_ONLY,
+}
+
+
+class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`durable`: files are on the medium before they are seen, so that a power cut leaves none that is torn (they would be
+    refused by their checksum anyway). `rescan_s`: how often the folder is read again for what others wrote or removed."""
+
+    durable: bool = True
+    threads: int = 2
+    rescan_s: float = 300.0
+
+
+class DiskMedium:
+    """At most `eviction.capacity` bytes of files; what is over at the start is evicted, oldest use first.
+
+    Raises UsageError when the folder neither exists nor can be made. Files with other names are counted and left alone.
+    """
+
+    def __init__(self, folder: Path, eviction: Eviction, options: DiskOptions | None = None) -> None:
+        self._folder = folder
+        self._eviction = eviction
+        self._options = options or DiskOptions()
+        self._number = itertools.count()
+        self._lock = threading.Lock()  # bookkeeping; held for no system call but unlink
+        self._evictions = self._evicted_bytes = self._leftovers = self._foreign = 0
+        self._touched_s: dict[bytes, float] = {}
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"the KV folder {folder} cannot be made: {error.strerror}. Give a folder of yours"
+            ) from error
+        self._threads = ThreadPoolExecutor(self._options.threads, thread_name_prefix="kv-disk")
+        self._scanned_s = 0.0
+        self._scan()
+
+    async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
+        return await self._call(lambda: [self._read(key) for key in keys])
+
+    async def write(self, key: bytes, data: Data) -> None:
+        await self._call(lambda: self._write(key, data))
+
+    async def has(self, keys: Sequence[bytes]) -> list[bool]:
+        return await self._call(lambda: [self._path(key).exists() for key in keys])
+
+    async def remove(self, keys: Sequence[bytes]) -> int:
+        return await self._call(lambda: sum([self._remove(key) for key in keys]))
+
+    async def keys(self) -> list[bytes]:
+        def names() -> list[bytes]:
+            return [bytes.fromhex(entry.name[:64]) for entry in self._entries() if _OBJECT.fullmatch(entry.name)]
+
+        return await self._call(names)
+
+    async def ping(self) -> None:
+        await self._call(lambda: self._folder.stat())
+
+    def usage(self) -> Usage:
+        return Usage(
+            objects=len(self._eviction),
+            bytes=self._eviction.bytes,
+            capacity_bytes=self._eviction.capacity,
+            evictions=self._evictions,
+            evicted_bytes=self._evicted_bytes,
+            leftovers=self._leftovers,
+            foreign=self._foreign,
+        )
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except OSError as error:
+            raise Fault(_KINDS.get(error.errno or 0, FaultKind.UNREACHABLE), str(error)) from error
+
+    def _path(self, key: bytes) -> Path:
+        name = key.hex()
+        return self._folder / name[:2] / f"{name}.kv"
+
+    def _read(self, key: bytes) -> Data | None:
+        try:
+            file = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._forget(key)
+            return None
+        try:
+            size = os.fstat(file).st_size
+            if size > self._eviction.capacity:
+                return b""  # not ours under our name: refused and removed
+            data = os.read(file, size)
+            while len(data) < size and (more := os.read(file, size - len(data))):
+                data += more
+            self._used(key, size, file)
+            return data
+        finally:
+            os.close(file)
+
+    def _used(self, key: bytes, size: int, file: int) -> None:
+        """A file was read: it may be another process's, and its time of use outlives this process, to the minute."""
+        now_s = time.monotonic()
+        with self._lock:
+            gone = [] if key in self._eviction else self._eviction.add(key, size)
+            self._eviction.touch(key)
+            self._drop(gone)
+            if now_s - self._touched_s.get(key, -_TOUCH_EVERY_S) < _TOUCH_EVERY_S:
+                return
+            self._touched_s[key] = now_s
+        try:
+            os.utime(file)
+        except OSError:
+            return  # a read-only folder keeps no order
+
+    def _write(self, key: bytes, data: Data) -> None:
+        if len(data) > self._eviction.capacity:
+            raise Fault(FaultKind.TOO_LARGE, f"{len(data):,} bytes, capacity {self._eviction.capacity:,}")
+        if time.monotonic() - self._scanned_s > self._options.rescan_s:
+            self._scan()
+        path = self._path(key)
+        if path.exists():
+            return
+        with self._lock:
+            self._drop(self._eviction.add(key, len(data)))  # room first, so that the folder never exceeds its size
+        try:
+            self._write_file(path, data)
+        except BaseException:
+            self._forget(key)
+            raise
+        with self._lock:
+            if key not in self._eviction:  # it had to go while it was being written
+                self._drop([key])
+
+    def _write_file(self, path: Path, data: Data) -> None:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self._write_once(path, data)
+        except (BlockingIOError, FileNotFoundError):  # another process's scan took the file for a dead writer's
+            self._write_once(path, data)
+
+    def _write_once(self, path: Path, data: Data) -> None:
+        unfinished = path.with_suffix(f".{os.getpid()}-{next(self._number)}.tmp")
+        file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            view, done = memoryview(data), 0
+            while done < len(view):
+                done += os.write(file, view[done:])
+            if self._options.durable:
+                os.fsync(file)
+            unfinished.rename(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(file)
+
+    def _remove(self, key: bytes) -> bool:
+        self._forget(key)
+        try:
+            self._path(key).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _forget(self, key: bytes) -> None:
+        with self._lock:
+            self._eviction.remove(key)
+            self._touched_s.pop(key, None)
+
+    def _drop(self, keys: Sequence[bytes]) -> None:
+        """Unlink what the policy gave up. Called with the lock held."""
+        for key in keys:
+            self._touched_s.pop(key, None)
+            path = self._path(key)
+            try:
+                size = path.stat().st_size
+                path.unlink()
+            except OSError:
+                continue  # removed by somebody else, or a read-only folder
+            self._evictions += 1
+            self._evicted_bytes += size
+
+    def _entries(self) -> "Iterator[os.DirEntry[str]]":
+        """Every file in the folder and its shards."""
+        for shard in _scandir(self._folder):
+            if re.fullmatch("[0-9a-f]{2}", shard.name) and shard.is_dir(follow_symlinks=False):
+                yield from _scandir(Path(shard.path))
+            else:
+                yield shard
+
+    def _scan(self) -> None:
+        """Remove what killed writers left, count what is not ours, know the rest in the order of its last use."""
+        found: list[tuple[float, bytes, int]] = []
+        foreign = 0
+        for entry in self._entries():
+            if _OBJECT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                found.append((status.st_mtime, bytes.fromhex(entry.name[:64]), status.st_size))
+            elif _UNFINISHED.fullmatch(entry.name):
+                self._leftovers += _remove_if_dead(Path(entry.path))
+            else:
+                foreign += 1
+        there = {key for _, key, _ in found}
+        with self._lock:
+            self._foreign = foreign
+            for key in [key for key in self._eviction if key not in there and not self._path(key).exists()]:
+                self._eviction.remove(key)
+            for _, key, size in sorted(found):
+                if key in self._eviction:
+                    continue
+                if size > self._eviction.capacity:
+                    self._drop([key])
+                else:
+                    self._drop(self._eviction.add(key, size))
+        self._scanned_s = time.monotonic()
+
+
+def _scandir(folder: Path) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+
+
+def _remove_if_dead(unfinished: Path) -> bool:
+    """Remove a file that nobody is writing; whether it was one."""
+    try:
+        file = os.open(unfinished, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unfinished.unlink()
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True

@@ -1,0 +1,66 @@
+"""Memory of this process as a medium. What is read is the very object that was written: a reader that still holds it when
+it is evicted keeps it alive, so there are no pins to leak and no buffer to reuse too early. For memory that outlives the
+process or is shared by several, use disk.py with a folder of a memory file system such as /dev/shm."""
+
+from collections.abc import Sequence
+
+from netgain.serving.tiers.eviction import Eviction
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+
+
+class DramMedium:
+    """At most `eviction.capacity` bytes of objects; Python's own overhead is about 200 bytes an object."""
+
+    def __init__(self, eviction: Eviction) -> None:
+        self._eviction = eviction
+        self._kept: dict[bytes, bytes] = {}
+        self._evictions = self._evicted_bytes = 0
+
+    async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
+        found: list[Data | None] = []
+        for key in keys:
+            found.append(self._kept.get(key))
+            self._eviction.touch(key)
+        return found
+
+    async def write(self, key: bytes, data: Data) -> None:
+        if key in self._kept:
+            self._eviction.touch(key)
+            return
+        if len(data) > self._eviction.capacity:
+            raise Fault(FaultKind.TOO_LARGE, f"{len(data):,} bytes, capacity {self._eviction.capacity:,}")
+        for gone in self._eviction.add(key, len(data)):
+            self._evictions += 1
+            self._evicted_bytes += len(self._kept.pop(gone))
+        self._kept[key] = bytes(data)  # of a view, a copy, so that no larger buffer stays alive behind it
+
+    async def has(self, keys: Sequence[bytes]) -> list[bool]:
+        return [key in self._kept for key in keys]
+
+    async def remove(self, keys: Sequence[bytes]) -> int:
+        removed = 0
+        for key in keys:
+            if self._kept.pop(key, None) is not None:
+                self._eviction.remove(key)
+                removed += 1
+        return removed
+
+    async def keys(self) -> list[bytes]:
+        return list(self._kept)
+
+    async def ping(self) -> None:
+        return
+
+    def usage(self) -> Usage:
+        return Usage(
+            objects=len(self._kept),
+            bytes=self._eviction.bytes,
+            capacity_bytes=self._eviction.capacity,
+            evictions=self._evictions,
+            evicted_bytes=self._evicted_bytes,
+        )
+
+    async def close(self) -> None:
+        for key in list(self._kept):
+            self._eviction.remove(key)
+        self._kept.clear()

@@ -1,0 +1,81 @@
+"""The seam between a tier and where its bytes lie: memory, a folder, a server. A medium may fail or hang; its tier may not."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+Data = bytes | memoryview
+
+
+class FaultKind(StrEnum):
+    """Why a medium did not do as asked."""
+
+    TIMEOUT = "timeout"  # the tier's own bound was reached
+    ABANDONED = "abandoned"  # the caller's, which was shorter
+    UNREACHABLE = "unreachable"
+    FULL = "full"
+    READ_ONLY = "read_only"
+    TOO_LARGE = "too_large"  # for the whole medium
+    BREAKER = "breaker"  # not tried: the server failed lately
+    PAUSED = "paused"  # not tried: writing failed lately
+    ERROR = "error"
+
+
+class Fault(Exception):
+    """A medium could not do as asked; the tier counts it by `kind` and goes on without."""
+
+    def __init__(self, kind: FaultKind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a medium holds of ours; None is not known without asking somebody."""
+
+    objects: int | None = None
+    bytes: int | None = None
+    capacity_bytes: int | None = None
+    evictions: int = 0
+    evicted_bytes: int = 0
+    leftovers: int = 0  # unfinished objects of writers that died, removed
+    foreign: int = 0  # things in our place that are not ours, left alone
+
+
+class Medium(Protocol):
+    """Keeps byte strings under 32-byte keys. Called from one event loop. Every method may raise Fault.
+
+    A write is seen whole or not at all, whenever the writer or the medium dies. What was written may be gone later. A call
+    that is cancelled leaves the medium as if it had been done or not been made.
+    """
+
+    async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
+        """What is kept under each key, unchecked; None where nothing is. The bytes stay valid as long as they are held."""
+        ...
+
+    async def write(self, key: bytes, data: Data) -> None:
+        """Keep it, making room if need be. What is there already under the key may stay."""
+        ...
+
+    async def has(self, keys: Sequence[bytes]) -> list[bool]:
+        """Whether each is kept: a hint, it may be gone when it is read."""
+        ...
+
+    async def remove(self, keys: Sequence[bytes]) -> int:
+        """Forget keys; returns how many were there."""
+        ...
+
+    async def keys(self) -> list[bytes]:
+        """All keys, in any order."""
+        ...
+
+    async def ping(self) -> None:
+        """Returns if the medium would do as asked."""
+        ...
+
+    def usage(self) -> Usage: ...
+
+    async def close(self) -> None:
+        """Give back connections, threads and memory; may be called twice."""
+        ...

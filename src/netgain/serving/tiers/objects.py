@@ -1,0 +1,125 @@
+"""Object storage (S3 and what speaks like it) as a medium, through obstore. What is kept for how long is the bucket's own
+lifecycle rule; nothing here evicts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar, cast
+
+import msgspec
+
+from netgain.errors import Unavailable, UsageError
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.wording import install_command
+
+try:
+    import obstore
+    from obstore import exceptions
+    from obstore.store import ObjectStore, from_url
+except ModuleNotFoundError as error:
+    raise Unavailable(f"KV in object storage needs a client: {install_command('objects')}") from error
+
+T = TypeVar("T")
+_SUFFIX = ".kv"
+
+
+class ObjectsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`prefix` is a folder in the bucket. `connections`: how many objects are asked for at once. `settings`: what obstore's
+    stores take (endpoint, region, keys); without them the environment's AWS_* variables count."""
+
+    prefix: str = "netgain-kv"
+    connections: int = 16
+    settings: dict[str, str] = {}
+    allow_http: bool = False
+
+
+class ObjectsMedium:
+    """Objects are written only where there are none (If-None-Match), so two writers of a key cannot mix."""
+
+    def __init__(self, url: str, options: ObjectsOptions | None = None) -> None:
+        self._options = options or ObjectsOptions()
+        self._free = asyncio.Semaphore(self._options.connections)
+        try:
+            self._store: ObjectStore = from_url(
+                url,
+                config=self._options.settings or None,
+                client_options={"allow_http": self._options.allow_http},
+                retry_config={"max_retries": 0},
+            )
+        except (exceptions.BaseError, ValueError) as error:
+            raise UsageError(f"{url!r} is no bucket: {error}. Write s3://BUCKET") from error
+
+    async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
+        return await self._each(keys, self._read)
+
+    async def write(self, key: bytes, data: Data) -> None:
+        try:
+            await self._call(obstore.put_async(self._store, self._name(key), data, mode="create"))
+        except exceptions.AlreadyExistsError:
+            return
+
+    async def has(self, keys: Sequence[bytes]) -> list[bool]:
+        return await self._each(keys, self._has)
+
+    async def remove(self, keys: Sequence[bytes]) -> int:
+        there = [key for key, found in zip(keys, await self.has(keys), strict=True) if found]
+        if there:
+            await self._call(obstore.delete_async(self._store, [self._name(key) for key in there]))
+        return len(there)
+
+    async def keys(self) -> list[bytes]:
+        async def names() -> list[str]:
+            return [entry["path"] async for part in obstore.list(self._store, self._options.prefix) for entry in part]
+
+        found = [name.rpartition("/")[2] for name in await self._call(names())]
+        return [bytes.fromhex(name[:64]) for name in found if len(name) == 64 + len(_SUFFIX) and name.endswith(_SUFFIX)]
+
+    async def ping(self) -> None:
+        await self._has(bytes(32))
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    async def close(self) -> None:
+        return
+
+    def _name(self, key: bytes) -> str:
+        name = key.hex()
+        return f"{self._options.prefix}/{name[:2]}/{name}{_SUFFIX}"
+
+    async def _read(self, key: bytes) -> Data | None:
+        async def body() -> Data:
+            found = await obstore.get_async(self._store, self._name(key))
+            return memoryview(await found.bytes_async())
+
+        try:
+            return await self._call(body())
+        except FileNotFoundError:
+            return None
+
+    async def _has(self, key: bytes) -> bool:
+        try:
+            await self._call(obstore.head_async(self._store, self._name(key)))
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def _each(self, keys: Sequence[bytes], ask: Callable[[bytes], Awaitable[T]]) -> list[T]:
+        """All answers; the first failure when there is one, once all calls have ended."""
+
+        async def one(key: bytes) -> T:
+            async with self._free:
+                return await ask(key)
+
+        answers = await asyncio.gather(*map(one, keys), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return cast(list[T], answers)
+
+    async def _call(self, call: "Awaitable[T]") -> T:
+        try:
+            return await call
+        except (FileNotFoundError, exceptions.AlreadyExistsError):
+            raise
+        except exceptions.BaseError as error:
+            raise Fault(FaultKind.UNREACHABLE, str(error).partition("\n")[0][:300]) from error

@@ -1,0 +1,102 @@
+"""A Valkey or Redis server as a medium. Its memory, and what it evicts, are the server's own (`maxmemory` and
+`maxmemory-policy`): one that answers "out of memory" counts as full."""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar, cast
+
+import msgspec
+
+from netgain.errors import Unavailable, UsageError
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.wording import install_command
+
+try:
+    import redis.asyncio as client
+    from redis import exceptions
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+except ModuleNotFoundError as error:
+    raise Unavailable(f"KV in Valkey or Redis needs a client: {install_command('valkey')}") from error
+
+T = TypeVar("T")
+
+
+class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`prefix` comes before every key. `ttl_s`: the server forgets an object so long after it was written (None: never)."""
+
+    prefix: str = "netgain:kv:"
+    ttl_s: float | None = 86_400.0
+    connections: int = 4
+
+
+class RemoteMedium:
+    """Connects on first use, and again by itself: a connection that the server or something between dropped while idle is
+    replaced within the call that finds it dead."""
+
+    def __init__(self, url: str, options: RemoteOptions | None = None) -> None:
+        self._options = options or RemoteOptions()
+        if not re.fullmatch(r"[\w:./-]*", self._options.prefix, re.ASCII):
+            raise UsageError(f"{self._options.prefix!r} is no prefix of keys: use letters, digits and _ : . / -")
+        self._prefix = self._options.prefix.encode()
+        try:
+            pool = client.BlockingConnectionPool.from_url(
+                url,
+                max_connections=self._options.connections,
+                timeout=None,  # for a free connection; the tier bounds every wait
+                retry=Retry(NoBackoff(), 1),
+                retry_on_error=[exceptions.ConnectionError],
+                socket_keepalive=True,
+            )
+        except ValueError as error:
+            raise UsageError(f"{url!r} is no address of a server: {error}. Write redis://HOST:PORT/0") from error
+        self._server = client.Redis(connection_pool=pool)
+
+    async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
+        return list(await self._call(lambda: self._server.mget(self._names(keys))))
+
+    async def write(self, key: bytes, data: Data) -> None:
+        ttl_ms = None if self._options.ttl_s is None else max(1, round(self._options.ttl_s * 1000))
+        await self._call(lambda: self._server.set(self._prefix + key, bytes(data), px=ttl_ms))
+
+    async def has(self, keys: Sequence[bytes]) -> list[bool]:
+        pipeline = self._server.pipeline(transaction=False)
+        for name in self._names(keys):
+            pipeline.exists(name)
+        return [bool(count) for count in await self._call(pipeline.execute)]
+
+    async def remove(self, keys: Sequence[bytes]) -> int:
+        if not keys:
+            return 0
+        return int(await self._call(lambda: cast(Awaitable[int], self._server.unlink(*self._names(keys)))))
+
+    async def keys(self) -> list[bytes]:
+        async def scan() -> list[bytes]:
+            return [name async for name in self._server.scan_iter(match=self._prefix + b"*", count=1000)]
+
+        names = await self._call(scan)
+        return sorted({name[len(self._prefix) :] for name in names if len(name) == len(self._prefix) + 32})
+
+    async def ping(self) -> None:
+        await self._call(lambda: cast(Awaitable[bool], self._server.ping()))
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    async def close(self) -> None:
+        await self._server.aclose(close_connection_pool=True)
+
+    def _names(self, keys: Sequence[bytes]) -> list[bytes]:
+        return [self._prefix + key for key in keys]
+
+    async def _call(self, ask: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await ask()
+        except exceptions.OutOfMemoryError as error:
+            raise Fault(FaultKind.FULL, str(error)) from error
+        except exceptions.ReadOnlyError as error:
+            raise Fault(FaultKind.READ_ONLY, str(error)) from error
+        except exceptions.RedisError as error:
+            raise Fault(FaultKind.UNREACHABLE, f"{type(error).__name__}: {error}") from error
+        except OSError as error:
+            raise Fault(FaultKind.UNREACHABLE, str(error)) from error

@@ -1,0 +1,143 @@
+"""Tiers from fast to slow as one: loading asks them in order and promotes what it finds, storing queues and never waits."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from netgain.ledger.clock import Clock
+from netgain.serving.tiers.medium import Data
+from netgain.serving.tiers.tier import Tier, TierStats
+
+
+class StackStats(msgspec.Struct, frozen=True, kw_only=True):
+    """`dropped` objects were offered while the queue of a tier was full, and are not in it. Counts are per tier, fast to
+    slow; `promoted` says how many came from it and were offered to all faster ones."""
+
+    tiers: tuple[TierStats, ...]
+    queued_bytes: tuple[int, ...]
+    dropped: tuple[int, ...]
+    promoted: tuple[int, ...]
+
+
+class _Lane:
+    """What one tier is still to store: first come, first served, in a bounded number of bytes, by one task that lives
+    while there is something to do."""
+
+    def __init__(self, tier: Tier, room: int) -> None:
+        self.tier = tier
+        self.bytes = 0
+        self.dropped = 0
+        self._room = room
+        self._waiting: deque[tuple[bytes, Data]] = deque()
+        self._queued: set[bytes] = set()
+        self._worker: asyncio.Task[None] | None = None
+
+    def offer(self, key: bytes, data: Data) -> bool:
+        if key in self._queued:
+            return True
+        if self.bytes + len(data) > self._room:
+            self.dropped += 1
+            return False
+        self._waiting.append((key, data))
+        self._queued.add(key)
+        self.bytes += len(data)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+        return True
+
+    async def settle(self) -> None:
+        if self._worker is not None:
+            await self._worker
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.wait({self._worker})
+        self._waiting.clear()
+        self._queued.clear()
+        self.bytes = 0
+        await self.tier.close()
+
+    async def _work(self) -> None:
+        while self._waiting:
+            key, data = self._waiting[0]
+            try:
+                await self.tier.put(key, data)
+            finally:
+                self._waiting.popleft()
+                self._queued.discard(key)
+                self.bytes -= len(data)
+
+
+class Stack:
+    """Owns its tiers. Called from one event loop. Queued objects are not found before they are stored."""
+
+    def __init__(self, tiers: Sequence[Tier], clock: Clock, queue_bytes: int = 256 << 20) -> None:
+        self._clock = clock
+        self._lanes = [_Lane(tier, queue_bytes) for tier in tiers]
+        self._promoted = [0] * len(tiers)
+
+    @property
+    def tiers(self) -> list[Tier]:
+        return [lane.tier for lane in self._lanes]
+
+    async def locate(self, keys: Sequence[bytes]) -> list[int | None]:
+        """The index of the fastest tier that says it has each key; slower ones are asked only for what faster ones lack."""
+        where: list[int | None] = [None] * len(keys)
+        for index, lane in enumerate(self._lanes):
+            missing = [place for place, tier in enumerate(where) if tier is None]
+            if not missing or not lane.tier.usable:
+                continue
+            there = await lane.tier.contains([keys[place] for place in missing])
+            for place, found in zip(missing, there, strict=True):
+                if found:
+                    where[place] = index
+        return where
+
+    async def load(self, keys: Sequence[bytes], within_s: float | None = None) -> list[Data | None]:
+        """The checked object under each key from the fastest tier that gives it, waiting at most `within_s` in all. What a
+        slower tier gave is offered to the faster ones."""
+        until_s = None if within_s is None else self._clock.now() + within_s
+        found: list[Data | None] = [None] * len(keys)
+        for index, lane in enumerate(self._lanes):
+            missing = [place for place, data in enumerate(found) if data is None]
+            left_s = None if until_s is None else until_s - self._clock.now()
+            if not missing or (left_s is not None and left_s <= 0):
+                break
+            for place, data in zip(missing, await lane.tier.get([keys[p] for p in missing], left_s), strict=True):
+                if data is not None:
+                    found[place] = data
+                    self._promoted[index] += index > 0
+                    for faster in self._lanes[:index]:
+                        faster.offer(keys[place], data)
+        return found
+
+    def offer(self, key: bytes, data: Data) -> bool:
+        """Queue a packed object for every tier, and return at once; whether some tier's queue had room."""
+        taken = [lane.offer(key, data) for lane in self._lanes]
+        return any(taken)
+
+    async def settle(self) -> None:
+        """Return when everything that was queued is stored, or could not be."""
+        for lane in self._lanes:
+            await lane.settle()
+
+    async def delete(self, keys: Sequence[bytes]) -> bool:
+        """Forget keys in every tier, after what is queued; False when a tier could not say that it did."""
+        await self.settle()
+        return None not in [await lane.tier.delete(keys) for lane in self._lanes]
+
+    def stats(self) -> StackStats:
+        return StackStats(
+            tiers=tuple(lane.tier.stats() for lane in self._lanes),
+            queued_bytes=tuple(lane.bytes for lane in self._lanes),
+            dropped=tuple(lane.dropped for lane in self._lanes),
+            promoted=tuple(self._promoted),
+        )
+
+    async def close(self) -> None:
+        """Drop what is still queued and close the tiers; may be called twice."""
+        for lane in self._lanes:
+            await lane.close()
