@@ -14,7 +14,8 @@ from netgain.serving.blocks.keys import KeyChain, Namespace
 NAMESPACE = Namespace(weights="w", tokenizer="t", rope="r", kv_dtype="bf16", numerics="n")
 SALT = b"tenant"
 # Computed once and kept: other processes, machines and versions must come to the same keys while the domain is the same.
-FIRST, SECOND = "", ""
+FIRST = "d366b11cb9c0d35a8caed93f29ebfab0aaace0d8e8529c8f2d23bca514997b37"
+SECOND = "0df97e66abf6b93ce95cad4531ad017377bf7d5573cbfc9c97fda63894782943"
 
 
 def keys(namespace: Namespace = NAMESPACE, salt: bytes = SALT, tokens: range = range(8), block: int = 4) -> list[str]:

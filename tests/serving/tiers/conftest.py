@@ -6,7 +6,7 @@ import pytest
 
 from tests.serving.tiers.servers import Server, s3, valkey
 
-BUCKET = "kv"
+BUCKET = "netgain"
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,6 @@ def shared_valkey() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def shared_s3() -> Iterator[Server]:
-    """An S3 server with the bucket `kv` for tests that leave it running."""
+    """An S3 server with the bucket `netgain` for tests that leave it running."""
     with s3(BUCKET) as server:
         yield server

@@ -1,5 +1,6 @@
 """A folder of KV survives whatever happens to its processes, its files and its file system, and never uses a damaged file."""
 
+import asyncio
 import fcntl
 import os
 import random
@@ -217,7 +218,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_used(tmp_path: Pat
         assert left, "what was finished before is there"
         for path in left:
             unpack(path.read_bytes(), bytes.fromhex(path.stem))
-        medium._threads.shutdown()
+        asyncio.run(medium.close())
     assert leftovers > 0, "no writer was caught in the middle"
 
 

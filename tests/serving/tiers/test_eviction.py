@@ -30,7 +30,7 @@ def test_bytes_kept_never_exceed_the_capacity(policy: str, operations: list[tupl
             assert eviction.remove(one) == model.pop(one, 0)
         assert set(eviction) == model.keys()
         assert len(eviction) == len(model)
-        assert eviction.bytes == sum(model.values()) <= 100
+        assert eviction.used_bytes == sum(model.values()) <= 100
         assert all(eviction.size(one) == size and one in eviction for one, size in model.items())
 
 

@@ -49,7 +49,7 @@ async def tier(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
                 return RemoteMedium(f"redis://127.0.0.1:{port}/0", RemoteOptions(prefix=f"{uuid4()}:"))
             case _:
                 port = request.getfixturevalue("shared_s3").port
-                return ObjectsMedium("s3://kv", s3_options(port, prefix=str(uuid4())))
+                return ObjectsMedium("s3://netgain", s3_options(port, prefix=str(uuid4())))
 
     made = Tier(request.param, medium(), WallClock(), TierOptions(timeout_s=30.0, group=8))
     yield made

@@ -21,11 +21,11 @@ BIG = 4000
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with s3("kv") as one:
+    with s3("netgain") as one:
         yield one
 
 
-def objects_tier(port: int, timeout_s: float, url: str = "s3://kv") -> Tier:
+def objects_tier(port: int, timeout_s: float, url: str = "s3://netgain") -> Tier:
     options = TierOptions(timeout_s=timeout_s, group=4, open_s=0.1)
     return Tier("s3", ObjectsMedium(url, s3_options(port)), WallClock(), options)
 

@@ -13,7 +13,7 @@ from netgain.serving.tiers.medium import FaultKind
 from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions
 from netgain.serving.tiers.tier import Tier, TierOptions
 from tests.serving.tiers.samples import packed, several
-from tests.serving.tiers.servers import Server, free_port, valkey
+from tests.serving.tiers.servers import Server, valkey
 
 TIMEOUT_S = 0.5
 BOUND_S = 3.0  # of one wait, on a busy machine
@@ -181,7 +181,7 @@ async def test_what_others_keep_there_is_not_ours(server: Server) -> None:
         await other.close()
 
 
-@pytest.mark.parametrize(("url", "prefix"), [("nonsense", "a:"), (f"redis://127.0.0.1:{free_port()}/0", "a*")])
+@pytest.mark.parametrize(("url", "prefix"), [("nonsense", "a:"), ("redis://127.0.0.1:1/0", "a*")])
 def test_a_wrong_address_or_prefix_is_one_clear_error(url: str, prefix: str) -> None:
     with pytest.raises(UsageError, match="is no"):
         RemoteMedium(url, RemoteOptions(prefix=prefix))

@@ -97,7 +97,7 @@ class DiskMedium:
     def usage(self) -> Usage:
         return Usage(
             objects=len(self._eviction),
-            bytes=self._eviction.bytes,
+            bytes=self._eviction.used_bytes,
             capacity_bytes=self._eviction.capacity,
             evictions=self._evictions,
             evicted_bytes=self._evicted_bytes,

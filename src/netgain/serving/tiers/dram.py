@@ -54,7 +54,7 @@ class DramMedium:
     def usage(self) -> Usage:
         return Usage(
             objects=len(self._kept),
-            bytes=self._eviction.bytes,
+            bytes=self._eviction.used_bytes,
             capacity_bytes=self._eviction.capacity,
             evictions=self._evictions,
             evicted_bytes=self._evicted_bytes,

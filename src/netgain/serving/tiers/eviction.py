@@ -12,7 +12,7 @@ class Eviction(Protocol):
     capacity: int
 
     @property
-    def bytes(self) -> int: ...
+    def used_bytes(self) -> int: ...
 
     def __len__(self) -> int: ...
 
@@ -67,7 +67,7 @@ class LRU:
         self._kept = _Recency()
 
     @property
-    def bytes(self) -> int:
+    def used_bytes(self) -> int:
         return self._kept.bytes
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class ARC:
         self._once_target = 0.0  # bytes the first list should have
 
     @property
-    def bytes(self) -> int:
+    def used_bytes(self) -> int:
         return self._once.bytes + self._often.bytes
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class ARC:
             into = self._often
             from_often = True
         gone = []
-        while self.bytes + size > self.capacity:
+        while self.used_bytes + size > self.capacity:
             gone.append(self._evict(from_often))
         into.push(key, size)
         self._trim_ghosts()
@@ -180,7 +180,7 @@ class ARC:
             self._once_ghosts.pop_oldest()
         while (
             self._often_ghosts.sizes
-            and self.bytes + self._once_ghosts.bytes + self._often_ghosts.bytes > 2 * self.capacity
+            and self.used_bytes + self._once_ghosts.bytes + self._often_ghosts.bytes > 2 * self.capacity
         ):
             self._often_ghosts.pop_oldest()
 

@@ -3,7 +3,7 @@ lifecycle rule; nothing here evicts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -38,13 +38,13 @@ class ObjectsMedium:
     def __init__(self, url: str, options: ObjectsOptions | None = None) -> None:
         self._options = options or ObjectsOptions()
         self._free = asyncio.Semaphore(self._options.connections)
+        settings: dict[str, Any] = {
+            "config": self._options.settings or None,
+            "client_options": {"allow_http": self._options.allow_http},
+            "retry_config": {"max_retries": 0},
+        }
         try:
-            self._store: ObjectStore = from_url(
-                url,
-                config=self._options.settings or None,
-                client_options={"allow_http": self._options.allow_http},
-                retry_config={"max_retries": 0},
-            )
+            self._store: ObjectStore = from_url(url, **settings)
         except (exceptions.BaseError, ValueError) as error:
             raise UsageError(f"{url!r} is no bucket: {error}. Write s3://BUCKET") from error
 
@@ -56,6 +56,8 @@ class ObjectsMedium:
             await self._call(obstore.put_async(self._store, self._name(key), data, mode="create"))
         except exceptions.AlreadyExistsError:
             return
+        except FileNotFoundError as error:  # the bucket, not the object
+            raise Fault(FaultKind.UNREACHABLE, _first_line(error)) from error
 
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
         return await self._each(keys, self._has)
@@ -122,4 +124,9 @@ class ObjectsMedium:
         except (FileNotFoundError, exceptions.AlreadyExistsError):
             raise
         except exceptions.BaseError as error:
-            raise Fault(FaultKind.UNREACHABLE, str(error).partition("\n")[0][:300]) from error
+            raise Fault(FaultKind.UNREACHABLE, _first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    """The libraries' texts have a page of detail behind it."""
+    return str(error).partition("\n")[0][:300]

@@ -53,7 +53,7 @@ class RemoteMedium:
         self._server = client.Redis(connection_pool=pool)
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
-        return list(await self._call(lambda: self._server.mget(self._names(keys))))
+        return cast(list[Data | None], await self._call(lambda: self._server.mget(self._names(keys))))
 
     async def write(self, key: bytes, data: Data) -> None:
         ttl_ms = None if self._options.ttl_s is None else max(1, round(self._options.ttl_s * 1000))
@@ -68,7 +68,7 @@ class RemoteMedium:
     async def remove(self, keys: Sequence[bytes]) -> int:
         if not keys:
             return 0
-        return int(await self._call(lambda: cast(Awaitable[int], self._server.unlink(*self._names(keys)))))
+        return int(await self._call(lambda: self._server.unlink(*self._names(keys))))
 
     async def keys(self) -> list[bytes]:
         async def scan() -> list[bytes]:
@@ -78,7 +78,7 @@ class RemoteMedium:
         return sorted({name[len(self._prefix) :] for name in names if len(name) == len(self._prefix) + 32})
 
     async def ping(self) -> None:
-        await self._call(lambda: cast(Awaitable[bool], self._server.ping()))
+        await self._call(lambda: self._server.ping())
 
     def usage(self) -> Usage:
         return Usage()
