@@ -22,5 +22,7 @@ print(before - psutil.Process().memory_info().rss)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_what_loading_freed_is_given_back(default_model_path):
-    done = subprocess.run([sys.executable, "-c", SCRIPT, default_model_path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, default_model_path], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) < 40 << 20
