@@ -20,6 +20,7 @@ MACHINE_PROBE = Path(__file__).parent / "machine_probe.cpp"  # a program of one 
 COMPILE_TIMEOUT_S = 300.0  # seconds; zig builds its C++ library first, which takes a minute or two once
 VERSION_TIMEOUT_S = 20.0
 OUTPUT_TAIL = 2000  # characters of the compiler's output that an error message keeps
+SEAL = b"netgain-whole:"  # behind it, at the end of a built file, stands the SHA-256 of all before it
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -70,10 +71,10 @@ def load_library(compiler: list[str], directory: Path, timeout_s: float = COMPIL
     Raises Unavailable, with the end of the compiler's output, if it cannot be built or loaded.
     """
     path = library_path(compiler, directory)
-    if path.exists():
+    if _is_whole(path):
         try:
             return ctypes.CDLL(str(path))
-        except OSError:  # damaged; build it again
+        except OSError:  # built for another system, say; build it again
             path.unlink(missing_ok=True)
     _build([*compiler, *FLAGS, *sorted(str(source) for source in SOURCES.glob("*.cpp"))], path, timeout_s)
     try:
@@ -85,7 +86,7 @@ def load_library(compiler: list[str], directory: Path, timeout_s: float = COMPIL
 def load_machine_probe(compiler: list[str], directory: Path, timeout_s: float = COMPILE_TIMEOUT_S) -> Path:
     """The program that measures memory and messages (see its source), built if it is not there. Raises Unavailable."""
     path = directory / f"netgain-machine-probe-{_key(compiler, (MACHINE_PROBE,), PROGRAM_FLAGS)}"
-    if not path.exists():
+    if not _is_whole(path):
         _build([*compiler, *PROGRAM_FLAGS, str(MACHINE_PROBE)], path, timeout_s)
     return path
 
@@ -96,11 +97,24 @@ def _build(command: list[str], path: Path, timeout_s: float) -> None:
         with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as scratch:
             built = Path(scratch) / path.name
             _run([*command, "-o", str(built)], timeout_s)
+            with built.open("r+b") as file:  # what stands behind a program's end is not looked at by the system
+                file.write(SEAL + hashlib.sha256(file.read()).digest())
             built.replace(path)
     except OSError as error:
         raise Unavailable(
             f"cannot write compiled kernels to {path.parent}: {error}; set NETGAIN_CACHE elsewhere"
         ) from error
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether what was built is all there: a library cut short would end the process that loads it (SIGBUS)."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    size = hashlib.sha256().digest_size
+    body, end = data[: -size - len(SEAL)], data[-size - len(SEAL) :]
+    return end == SEAL + hashlib.sha256(body).digest()
 
 
 def _run(command: list[str], timeout_s: float) -> str:

@@ -34,4 +34,9 @@ def load_kernels(kind: Kind = "auto", threads: int = 1, device: torch.device | s
     try:
         return CompiledKernels(threads)
     except Unavailable as error:
-        return TorchKernels(device, f"torch kernels, because {error}")
+        reason, *output = str(error).splitlines()  # a compiler's output would fill every page that shows the note
+        return TorchKernels(
+            device,
+            f"torch kernels, because {reason.rstrip(':')}"
+            + (" (--set engine.model.kernels=compiled shows its output)" if output else ""),
+        )
