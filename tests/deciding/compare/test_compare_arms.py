@@ -15,6 +15,7 @@ from tests.deciding.compare.paced_server import paced_server
 pytestmark = pytest.mark.usefixtures("leaves_no_process")
 
 
+@pytest.mark.slow
 def test_started_arms_are_started_again_and_judged_across_starts(settings):
     arms = paced_arm(token_s=0.004, most=6), paced_arm(token_s=0.006, most=6)
     outcome = compare(settings(*arms, starts=6), Silence())
@@ -30,6 +31,7 @@ def test_started_arms_are_started_again_and_judged_across_starts(settings):
     assert document.deploy[0].advises == "baseline"
 
 
+@pytest.mark.slow
 def test_the_quick_form_has_two_starts_and_a_control_is_a_second_baseline(settings):
     outcome = compare(settings(paced_arm(token_s=0.002), paced_arm(token_s=0.002), control=True), Silence())
     assert {block.start for block in outcome.blocks} == {0, 1}

@@ -238,6 +238,7 @@ def test_the_command_prints_the_document_and_the_gate_fails_on_a_regression(sett
     assert msgspec.json.encode(told)
 
 
+@pytest.mark.slow
 def test_requests_at_a_rate_come_alike_to_both(settings):
     with paced_server(token_s=0.002, most=3) as baseline, paced_server(token_s=0.004, most=3) as candidate:
         outcome = compare(settings(baseline, candidate, rate_per_s=50.0), Silence())
