@@ -64,6 +64,14 @@ def test_every_room_has_its_place_in_the_import_order() -> None:
     assert _rooms_on_disk() <= placed
 
 
+def test_the_map_lists_rooms_in_the_order_in_which_they_may_be_imported() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    placed = [layer.strip("()").removeprefix("netgain.").replace(".", "/") + "/" for layer in reversed(layers)]
+    listed = re.findall(r"^\| `([a-z_/]+/)` \|", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
+    assert listed == [room for room in placed if room in listed]
+
+
 def test_architecture_names_only_files_that_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.(?:py|cpp))`", text))
