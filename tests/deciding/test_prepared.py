@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from netgain.deciding.decide.loop import decide
 from netgain.deciding.decide.prepared import prepared_before, settings_tree
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.arms.hooks import hooks_from
@@ -33,6 +34,23 @@ def test_what_may_differ_when_a_run_goes_on(tmp_path):
 )
 def test_what_may_not_differ_is_named(tmp_path, changes, named):
     assert differs(Settings(output=tmp_path), **changes) == named
+
+
+def test_values_of_variables_are_compared_but_not_written(tmp_path):
+    trees = [
+        settings_tree(
+            Settings(output=tmp_path, engine="vllm", model="m", starting=Starting(environment={"HF_TOKEN": value}))
+        )
+        for value in ("hf_secret", "hf_other")
+    ]
+    assert "hf_secret" not in str(trees[0])
+    assert first_difference(*trees)[0] == "starting.environment.HF_TOKEN"
+
+
+def test_a_folder_that_holds_another_experiment_is_refused_before_anything_starts(tmp_path, leaves_no_process):
+    (tmp_path / "blocks.jsonl").write_text("")
+    with pytest.raises(UsageError, match="holds another experiment"):
+        decide(Settings(output=tmp_path, quick=True))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The report: complete, self-contained, escaped, readable again from its JSON, and drawn by a real browser."""
 
+import io
 import math
 import re
 import subprocess
@@ -32,6 +33,7 @@ from netgain.deciding.report.terminal import print_summary
 from netgain.deciding.report.write import write_report
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.facts import Facts
+from netgain.deciding.verdict.document import Caveat
 from netgain.deciding.verdict.store import read_verdict
 from netgain.measuring.workload.slo import parse_slo
 
@@ -243,6 +245,24 @@ def test_json_holds_everything_that_the_page_shows(adopted, tmp_path):
     path = write_report(adopted, tmp_path / "new" / "folder")
     again = msgspec.json.decode((path.parent / "decision.json").read_bytes(), type=Outcome)
     assert render_html(again) == path.read_text()
+
+
+def test_caveats_of_this_engine_are_on_the_page_and_in_the_terminal(adopted):
+    told = msgspec.structs.replace(
+        adopted,
+        caveats=(Caveat(says=f"Cache state not verified: {HOSTILE}."),),
+        deploy=None,
+        deploy_note="no command is given",
+    )
+    page = render_html(told)
+    assert "Cache state not verified: &lt;script&gt;" in page
+    assert HOSTILE not in page
+    assert "No command is given." in page
+    console = Console(record=True, width=120, file=io.StringIO())
+    print_summary(told, console)
+    shown = console.export_text()
+    assert "Cache state not verified" in shown
+    assert "no command is given" in shown
 
 
 def test_every_kind_of_outcome_can_be_drawn(make_record, adopted):

@@ -12,6 +12,7 @@ import pytest
 
 from netgain.deciding.experiment.arms.hooked import HookedArm
 from netgain.deciding.experiment.arms.hooks import hooks_from, read_hooks
+from netgain.deciding.experiment.arms.startup import end
 from netgain.errors import Unavailable, UsageError
 
 SERVER = f"{shlex.quote(sys.executable)} -m http.server --bind 127.0.0.1 $NETGAIN_PORT"
@@ -170,3 +171,15 @@ def test_toml_says_the_same_as_yaml(tmp_path):
     (tmp_path / "hooks.toml").write_text('stop = "b"\nengine = "vllm"\n[start]\nrun = "a"\ntimeout_s = 5.0\n')
     (tmp_path / "hooks.yaml").write_text("stop: b\nengine: vllm\nstart: {run: a, timeout_s: 5.0}\n")
     assert read_hooks(tmp_path / "hooks.toml") == read_hooks(tmp_path / "hooks.yaml")
+
+
+async def test_a_stop_that_fails_at_the_end_is_told_and_costs_nothing_else():
+    class Stubborn:
+        name = "candidate"
+
+        async def stop(self):
+            raise Unavailable("the stop hook ended with code 3")
+
+    told = []
+    await end(Stubborn(), told.append)
+    assert told == ["The candidate server did not end as it should: the stop hook ended with code 3"]

@@ -89,7 +89,7 @@ async def _measure(
     narrator: Narrator,
 ) -> Measured:
     design = planned.design
-    arms = await all_arms(settings, stack, started, ready.met, ready.may_reset, design.with_control)
+    arms = await all_arms(settings, stack, started, ready.met, ready.may_reset, design.with_control, narrator)
     journal = None
     if started.arms:
         journal = journal_of(settings.output, settings.resume, planned.settings, design, arms)

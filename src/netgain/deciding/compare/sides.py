@@ -13,7 +13,7 @@ from netgain.deciding.experiment.arms.attached import AttachedServer
 from netgain.deciding.experiment.arms.confounders import ArmSetup, differences, known_confounders, listed
 from netgain.deciding.experiment.arms.described import launched
 from netgain.deciding.experiment.arms.idle import SPINNING, find_spinners, give_turn
-from netgain.deciding.experiment.arms.startup import bring_up
+from netgain.deciding.experiment.arms.startup import bring_up, end
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.measuring.measurement.ask import Narrator
 from netgain.measuring.measurement.server import Met
@@ -35,7 +35,7 @@ async def start_sides(settings: Settings, stack: AsyncExitStack, narrator: Narra
     took_s: list[float] = []
     spinning: tuple[str, ...] = ()
     for name, arm in arms.items():
-        stack.push_async_callback(arm.stop)
+        stack.push_async_callback(end, arm, narrator.found)
         narrator.phase(f"starting the {name} server")
         give_turn(arms, name)
         began_s = time.monotonic()
@@ -53,6 +53,7 @@ async def all_arms(
     met: Mapping[str, Met],
     may_reset: bool,
     with_control: bool,
+    narrator: Narrator,
 ) -> dict[str, Arm]:
     """Baseline, candidate and, where it is asked for, the baseline once more: a second start of it, or the same URL."""
     arms: dict[str, Arm] = {}
@@ -67,7 +68,7 @@ async def all_arms(
             arms[CONTROL] = launched(described, CONTROL, settings.output)
     for name, arm in arms.items():
         if name not in started.arms:
-            stack.push_async_callback(arm.stop)
+            stack.push_async_callback(end, arm, narrator.found)
     control = arms.get(CONTROL)
     if control is not None and BASELINE in started.arms:
         give_turn(arms, CONTROL)

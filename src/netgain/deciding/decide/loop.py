@@ -25,7 +25,15 @@ from netgain.deciding.decide.engines import (
 from netgain.deciding.decide.growing import designed, most_starts, when_enough
 from netgain.deciding.decide.handoffs import HandoffLog
 from netgain.deciding.decide.narrate import Narrator, Silence
-from netgain.deciding.decide.prepared import Prepared, asked_for, journal_of, keep, prepared_before, settings_tree
+from netgain.deciding.decide.prepared import (
+    Prepared,
+    asked_for,
+    check_unused,
+    journal_of,
+    keep,
+    prepared_before,
+    settings_tree,
+)
 from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
 from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms, quality_ask
 from netgain.deciding.decide.recording import record_baseline
@@ -38,7 +46,7 @@ from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.experiment.analyse import Terms
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.idle import find_spinners, give_turn
-from netgain.deciding.experiment.arms.startup import bring_up, start_again
+from netgain.deciding.experiment.arms.startup import bring_up, end, start_again
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.conduct import Asking, conduct
 from netgain.deciding.experiment.growth import Growth
@@ -71,10 +79,11 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
     tryable = without_lossy(catalogue) if only is None else catalogue
     refuse_what_cannot_be_judged(workload, tryable)
     check_files(settings.texts, settings.tasks, settings.scorer)
+    check_unused(settings)
     items = prepare_items(workload, settings)
     before_crash = prepared_before(settings) if settings.resume else None
     async with AsyncExitStack() as stack:
-        baseline = _launch(stack, settings, BASELINE, baseline_flags(settings.engine))
+        baseline = _launch(stack, settings, BASELINE, baseline_flags(settings.engine), narrator)
         narrator.phase("starting the baseline server")
         starting_s = time.monotonic()
         await bring_up(baseline, settings.start_timeout_s)
@@ -193,9 +202,10 @@ async def _try(
     )
     off = baseline_flags(settings.engine)
     switch = chosen.switch_on(settings.engine, prediction.setting)
-    arms: dict[str, Arm] = {BASELINE: baseline, CANDIDATE: _launch(stack, settings, CANDIDATE, switch.flags)}
+    candidate = _launch(stack, settings, CANDIDATE, switch.flags, narrator)
+    arms: dict[str, Arm] = {BASELINE: baseline, CANDIDATE: candidate}
     if design.with_control:
-        arms[CONTROL] = _launch(stack, settings, CONTROL, off)
+        arms[CONTROL] = _launch(stack, settings, CONTROL, off, narrator)
     journal = journal_of(settings.output, settings.resume, settings_tree(settings), design, arms)
     stack.callback(journal.close)
     if not settings.resume:
@@ -308,8 +318,8 @@ async def _try(
     )
 
 
-def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str]) -> Arm:
+def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str], narrator: Narrator) -> Arm:
     """An arm that the stack will stop, also when it never became ready."""
     arm = launch(settings, name, flags)
-    stack.push_async_callback(arm.stop)
+    stack.push_async_callback(end, arm, narrator.found)
     return arm

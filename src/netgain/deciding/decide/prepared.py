@@ -1,5 +1,6 @@
 """Everything that is known before the experiment, kept on disk beside its blocks, so that a run that ended can go on."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,9 +34,40 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings_tree(settings: msgspec.Struct, free: Sequence[str] = FREE) -> dict[str, Any]:
-    """What must be the same for blocks to belong together. `free`: fields that may differ."""
+    """What must be the same for blocks to belong together. `free`: fields that may differ. Of environment variables, which may
+    hold keys, only digests: whether they are the same is all that the file need tell."""
     tree: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=str)
-    return {name: value for name, value in tree.items() if name not in free}
+    return {name: _sealed(value) for name, value in tree.items() if name not in free}
+
+
+def _sealed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_sealed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: {variable: _digest(str(content)) for variable, content in item.items()}
+        if name == "environment" and isinstance(item, dict)
+        else _sealed(item)
+        for name, item in value.items()
+    }
+
+
+def _digest(value: str) -> str:
+    return f"SHA-256 {hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+
+
+def check_unused(settings: Settings) -> None:
+    """Raises UsageError when another experiment stands where this one is to be written: before anything is measured."""
+    path = settings.output / FILE
+    try:
+        there = path.exists()
+    except OSError:  # whoever writes there first says why it cannot be used
+        there = False
+    if there and not settings.resume:
+        raise UsageError(
+            f"{path} holds another experiment; go on with it (--resume), or name another folder (--output)"
+        )
 
 
 def keep(folder: Path, prepared: msgspec.Struct) -> None:

@@ -45,6 +45,10 @@ def print_summary(outcome: Outcome, console: Console) -> None:
             f"[bold]{'Deploy' if verdict.decision == 'adopt' else 'Keep'}:[/] {escape(shlex.join(outcome.deploy))}",
             soft_wrap=True,
         )
+    elif outcome.deploy_note:
+        console.print(escape(outcome.deploy_note), soft_wrap=True)
+    for caveat in outcome.caveats:
+        console.print(f"[dim]-[/] {escape(caveat.says)}", highlight=False, soft_wrap=True)
     if analysis.rollback and verdict.decision == "adopt":
         console.print(escape(analysis.rollback.says))
 

@@ -1,9 +1,10 @@
 """Starting the arms of an experiment, first and again: one at a time, those that already run kept from disturbing it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.idle import give_turn
+from netgain.errors import NetgainError
 
 
 async def bring_up(arm: Arm, timeout_s: float) -> None:
@@ -21,3 +22,11 @@ async def start_again(arms: Mapping[str, Arm], start: int, timeout_s: float) -> 
         give_turn(arms, name)
         await bring_up(arm, timeout_s)
     give_turn(arms, None)
+
+
+async def end(arm: Arm, said: Callable[[str], object]) -> None:
+    """Stop it at the end of a run. One that does not end as it should is told of, and must not cost a result that took hours."""
+    try:
+        await arm.stop()
+    except NetgainError as error:
+        said(f"The {arm.name} server did not end as it should: {error}")
