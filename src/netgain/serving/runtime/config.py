@@ -162,7 +162,7 @@ class SpeculationSettings(Settings):
     def _draft_is_used(self) -> Self:
         if (self.method == "draft") == (self.draft is None):
             raise ValueError(
-                "method draft needs to know who drafts: set engine.speculation.draft"
+                "method draft needs to know who drafts: give --draft, or set engine.speculation.draft"
                 if self.draft is None
                 else f"draft ({self.draft}) is used by method draft only, and the method is {self.method}"
             )
