@@ -11,7 +11,7 @@ decide: setup
 	$(BIN)/netgain decide --quick $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
 setup:
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 or newer on PATH; install one, or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; }

@@ -1,6 +1,7 @@
 """The launched arm, with a small scripted server in place of netgain: ready, observed, and gone with all it started."""
 
 import asyncio
+import os
 import signal
 import socket
 import stat
@@ -55,12 +56,15 @@ def scripted(tmp_path):
     )
 
 
+@pytest.fixture
 def family():
-    return {child.pid for child in psutil.Process().children(recursive=True)}
+    """Every process started since the test began: others of the session may run on."""
+    before = set(psutil.Process().children(recursive=True))
+    return lambda: [child for child in psutil.Process().children(recursive=True) if child not in before]
 
 
 @pytest.mark.parametrize("mode", ["plain", "strays"])
-async def test_it_becomes_ready_is_observed_and_leaves_nothing(scripted, leaves_no_process, mode):
+async def test_it_becomes_ready_is_observed_and_leaves_nothing(scripted, leaves_no_process, family, mode):
     arm = scripted(mode)
     await arm.start()
     await arm.ready(20.0)
@@ -68,7 +72,7 @@ async def test_it_becomes_ready_is_observed_and_leaves_nothing(scripted, leaves_
     assert seen.processes == 2
     assert seen.cpu_s > 0.0
     assert seen.resident_bytes > 1_000_000
-    started = [member for member in psutil.process_iter() if member.pid in family()]
+    started = family()
     await arm.stop()
     _, alive = psutil.wait_procs(started, timeout=5)
     assert not alive
@@ -165,7 +169,7 @@ def test_kill_9_of_netgain_takes_the_server_with_it_and_children_in_sessions_of_
     assert not alive
 
 
-async def test_cancelling_the_stop_still_kills_a_stubborn_server(scripted, leaves_no_process):
+async def test_cancelling_the_stop_still_kills_a_stubborn_server(scripted, leaves_no_process, family):
     arm = scripted("stubborn")
     await arm.start()
     await arm.ready(20.0)
@@ -185,12 +189,12 @@ async def test_before_start_there_is_nothing_to_stop_and_no_address(scripted):
 
 
 async def test_a_frozen_server_answers_again_after_it_is_resumed_and_can_be_stopped_while_frozen(
-    scripted, leaves_no_process
+    scripted, leaves_no_process, family
 ):
     arm = scripted("plain")
     await arm.start()
     await arm.ready(20.0)
-    (guard,) = psutil.Process().children()
+    (guard,) = (child for child in family() if child.ppid() == os.getpid())
     members = guard.children(recursive=True)
     arm.pause()
     async with asyncio.timeout(10):  # the kernel stops a process when it next leaves the processor
