@@ -184,7 +184,7 @@ def test_json_mode_gives_an_object(server):
         ({"structured_outputs": {"grammar": 'start: "left" | "right"'}}, {"left", "right"}),
         ({"structured_outputs": {"choice": ["가나다"]}}, {"가나다"}),
     ],
-    ids=str,
+    ids=["choice", "regex", "grammar", "choice of letters"],
 )
 def test_every_kind_of_structure_holds_on_both_endpoints(server, fields, texts):
     for chat in (False, True):
