@@ -33,7 +33,7 @@ _PLAIN = (
     "tenant",
     "key_id",
 )
-_NO_DRAFTS = ("unasked", "empty", "declined", "refused")
+_MORE_OF_DRAFTS = ("ended", "unasked", "empty", "declined", "refused")
 
 
 def to_row(record: RequestRecord) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def to_row(record: RequestRecord) -> dict[str, Any]:
     row["draft_drafted"] = record.drafts.drafted
     row["draft_accepted"] = record.drafts.accepted
     row["draft_by_length"] = record.drafts.by_length
-    for name in _NO_DRAFTS:
+    for name in _MORE_OF_DRAFTS:
         row[f"draft_{name}"] = getattr(record.drafts, name)
     return row
 
@@ -73,7 +73,7 @@ def from_row(row: Mapping[str, Any]) -> RequestRecord:
         "drafted": row.get("draft_drafted"),
         "accepted": row.get("draft_accepted"),
         "by_length": row.get("draft_by_length"),
-        **{name: row[f"draft_{name}"] for name in _NO_DRAFTS if f"draft_{name}" in row},
+        **{name: row[f"draft_{name}"] for name in _MORE_OF_DRAFTS if f"draft_{name}" in row},
     }
     return msgspec.convert(fields, RequestRecord, strict=True, str_keys=True)
 

@@ -45,7 +45,7 @@ def schema() -> pa.Schema:
             pa.field("draft_by_length", pa.map_(pa.int32(), counts), nullable=False),
             *(
                 pa.field(f"draft_{name}", pa.int64(), nullable=False)
-                for name in ("unasked", "empty", "declined", "refused")
+                for name in ("ended", "unasked", "empty", "declined", "refused")
             ),
         ]
     )

@@ -12,7 +12,7 @@ from netgain.ledger.stage import Stage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FINISH_REASONS = ("stop", "length", "abort", "deadline", "error")
-POSITIONS = 16  # drafts beyond this position are counted together, under "more"
+POSITIONS = 16  # positions and lengths of drafts beyond it are counted together, under "more"
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
 ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -156,6 +156,12 @@ class Exporter:
         self._accepted = Counter(
             "netgain_accepted_at", "Drafts of ended requests accepted at a position.", ["position"], registry=own
         )
+        self._by_length = Counter(
+            "netgain_verify_steps",
+            "Verify steps of ended requests, by the length of the draft and how many of it were accepted.",
+            ["length", "accepted"],
+            registry=own,
+        )
         self._info = Info("netgain_build", "What serves.", registry=own)
         self._gauges = {name: Gauge(metric, text, ["replica"], registry=own) for name, (metric, text) in GAUGES.items()}
         self._counters = {
@@ -194,7 +200,11 @@ class Exporter:
         self._observe(self._e2e, record.finished_s - record.received_s)
         for counter, counts in ((self._drafted, record.drafts.drafted), (self._accepted, record.drafts.accepted)):
             for position, count in enumerate(counts, start=1):
-                self._add(counter.labels(str(position) if position <= POSITIONS else "more"), count)
+                self._add(counter.labels(_bounded(position)), count)
+        for length, histogram in record.drafts.by_length.items():
+            for accepted, steps in enumerate(histogram):
+                if steps:
+                    self._add(self._by_length.labels(_bounded(length), _bounded(accepted)), steps)
 
     def gap(self, seconds: float, tokens: int) -> None:
         """`tokens` tokens were sent `seconds` after the last ones of the same request: one observation per token."""
@@ -258,6 +268,11 @@ class Exporter:
             histogram.observe(seconds)
         else:
             self._refused.inc()
+
+
+def _bounded(number: int) -> str:
+    """A position or length as a label; what lies beyond POSITIONS is counted together."""
+    return str(number) if number <= POSITIONS else "more"
 
 
 _KINDS = frozenset(kind.value for kind in HandoffKind)

@@ -1,6 +1,7 @@
 """What the engine writes down: steps with their composition, handoffs with their cost, requests with their stages."""
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -74,6 +75,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class DraftCounts(msgspec.Struct, kw_only=True):
     """Speculation of one request. `drafted[i]`/`accepted[i]` count drafts that reached position i and those accepted
     there, so accepted/drafted is unconditional survival; `by_length[k][a]` counts verify steps of k drafts with a accepted.
+    `ended` of these steps committed no token beyond the accepted ones, because with those the text ended.
     `by_length` is also the history of how many drafts were chosen; `unasked`, `empty` and `declined` are the decisions for
     none: the control of drafts wanted none, none were found, or those found were not thought worth verifying.
     `refused` counts calls of `add` with impossible numbers, which change nothing else."""
@@ -82,17 +84,19 @@ class DraftCounts(msgspec.Struct, kw_only=True):
     drafted: list[int] = msgspec.field(default_factory=list)
     accepted: list[int] = msgspec.field(default_factory=list)
     by_length: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    ended: int = 0
     unasked: int = 0
     empty: int = 0
     declined: int = 0
     refused: int = 0
 
-    def add(self, drafted: int, accepted: int) -> None:
+    def add(self, drafted: int, accepted: int, *, ended: bool = False) -> None:
         """Count one verify step: 0 <= accepted <= drafted, else it is refused (a fault in counting never stops a step)."""
         if not 0 <= accepted <= drafted:
             self.refused += 1
             return
         self.steps += 1
+        self.ended += ended
         while len(self.drafted) < drafted:
             self.drafted.append(0)
             self.accepted.append(0)
@@ -104,6 +108,64 @@ class DraftCounts(msgspec.Struct, kw_only=True):
         if histogram is None:
             histogram = self.by_length[drafted] = [0] * (drafted + 1)
         histogram[accepted] += 1
+
+    def merge(self, other: "DraftCounts") -> None:
+        """Add what was counted of another request."""
+        for name in ("steps", "ended", "unasked", "empty", "declined", "refused"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        _add_up(self.drafted, other.drafted)
+        _add_up(self.accepted, other.accepted)
+        for length, histogram in other.by_length.items():
+            _add_up(self.by_length.setdefault(length, []), histogram)
+
+    @property
+    def committed(self) -> int:
+        """Tokens that the verify steps added to the text."""
+        return sum(self.accepted) + self.steps - self.ended
+
+    @property
+    def decided(self) -> bool:
+        """Whether drafts were in question at all: made, or decided against."""
+        return bool(self.steps or self.unasked or self.empty or self.declined)
+
+    @property
+    def acceptance(self) -> tuple[float | None, ...]:
+        """Per position: of the drafts that reached it, the share accepted there together with all before them. A step
+        whose draft was shorter is not in the denominator; None where no draft reached the position."""
+        return tuple(kept / tried if tried else None for kept, tried in zip(self.accepted, self.drafted, strict=True))
+
+    @property
+    def by_length_means(self) -> dict[int, "LengthMean"]:
+        """Per draft length, shortest first."""
+        return {
+            length: LengthMean(sum(histogram), sum(kept * times for kept, times in enumerate(histogram)), length)
+            for length, histogram in sorted(self.by_length.items())
+        }
+
+
+class LengthMean(NamedTuple):
+    """Of the verify steps whose draft had `length` tokens: how many they were, and the drafts accepted in all of them."""
+
+    steps: int
+    accepted: int
+    length: int
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted over drafted tokens of steps of this length."""
+        return self.accepted / (self.steps * self.length) if self.steps and self.length else None
+
+    @property
+    def kept_per_step(self) -> float | None:
+        """The mean number of accepted drafts; one token more is committed unless the text ends there."""
+        return self.accepted / self.steps if self.steps else None
+
+
+def _add_up(into: list[int], counts: list[int]) -> None:
+    """Position by position; the longer list decides the length."""
+    into.extend([0] * (len(counts) - len(into)))
+    for place, count in enumerate(counts):
+        into[place] += count
 
 
 class EngineTrace(msgspec.Struct, frozen=True, kw_only=True):

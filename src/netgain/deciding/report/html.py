@@ -92,5 +92,4 @@ def survival(prediction: Prediction | None) -> list[float | None]:
     """Predicted share of drafts accepted per position."""
     if prediction is None or prediction.drafts is None:
         return []
-    drafts = prediction.drafts
-    return [kept / tried if tried else None for tried, kept in zip(drafts.drafted, drafts.accepted, strict=True)]
+    return list(prediction.drafts.acceptance)

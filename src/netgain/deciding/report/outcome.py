@@ -185,16 +185,14 @@ def stage_shares(records: Sequence[ClientRecord]) -> dict[Stage, float]:
 
 def drafting(records: Iterable[ClientRecord]) -> Drafting | None:
     """Join the draft counts of the given requests; None when none of them drafted."""
-    counts, later = DraftCounts(), 0
+    counts, later, plain = DraftCounts(), 0, 0
     for record in records:
         if not record.ok or record.server is None:
             continue
-        later += max(0, record.server.output_tokens - 1)
-        for length, histogram in record.server.drafts.by_length.items():
-            for accepted, times in enumerate(histogram):
-                for _ in range(times):
-                    counts.add(length, accepted)
+        tokens = max(0, record.server.output_tokens - 1)
+        later += tokens
+        plain += max(0, tokens - record.server.drafts.committed)
+        counts.merge(record.server.drafts)
     if not counts.steps:
         return None
-    steps = later - sum(counts.accepted)
-    return Drafting(counts=counts, committed_per_step=later / steps if steps > 0 else None)
+    return Drafting(counts=counts, committed_per_step=later / (counts.steps + plain))

@@ -150,9 +150,7 @@ def _predict_setting(
     drafts = DraftCounts()
     before, after, ratios, token_ratios = [], [], [], []
     for (record, server), trace in zip(pool, traces, strict=True):
-        for step in trace.steps:
-            if step.drafted:
-                drafts.add(step.drafted, step.accepted)
+        drafts.merge(trace.counts)
         now = decode_part(server)
         then = _charge(now, trace.steps, server, cost, facts.concurrency, mean_width, draft_s)
         before.append(now)

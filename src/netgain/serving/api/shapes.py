@@ -24,14 +24,25 @@ class ReasoningTokens(msgspec.Struct, frozen=True):
     reasoning_tokens: int
 
 
+class DraftTokens(msgspec.Struct, frozen=True):
+    """What speculation did for the request, as its record has it (ledger.records.DraftCounts): `drafted[i]` drafts reached
+    position i and `accepted[i]` were accepted there; `by_length[k][a]` verify steps had k drafts, of which a were accepted."""
+
+    steps: int
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    by_length: dict[int, tuple[int, ...]]
+
+
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The details are absent while, or where, they are not known."""
+    """The details are absent while, or where, they are not known; those of drafts also where there is no speculation."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens | None = None
     completion_tokens_details: ReasoningTokens | None = None
+    draft_tokens_details: DraftTokens | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
@@ -236,7 +247,11 @@ def text_of(parts: Sequence[Part]) -> str:
 
 
 def usage_of(
-    prompt_tokens: int, completion_tokens: int, cached_tokens: int | None, reasoning_tokens: int | None
+    prompt_tokens: int,
+    completion_tokens: int,
+    cached_tokens: int | None,
+    reasoning_tokens: int | None,
+    drafts: DraftTokens | None = None,
 ) -> Usage:
     """Counts as clients read them; None: not known (yet)."""
     return Usage(
@@ -245,6 +260,7 @@ def usage_of(
         prompt_tokens + completion_tokens,
         None if cached_tokens is None else CachedTokens(cached_tokens),
         None if reasoning_tokens is None else ReasoningTokens(reasoning_tokens),
+        drafts,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from netgain.ledger.records import DraftCounts
 from netgain.serving.api.choice import Choice, Piece
 from netgain.serving.api.logprobs import (
     ChatLogprobs,
@@ -20,6 +21,7 @@ from netgain.serving.api.shapes import (
     ChatChoice,
     ChatDelta,
     Delta,
+    DraftTokens,
     PromptLogprobs,
     TextChoice,
     Unset,
@@ -101,7 +103,8 @@ def usage_so_far(choice: Choice) -> Usage:
 
 
 def usage_over(choices: tuple[Choice, ...], completion_tokens: int | None = None) -> Usage:
-    """Counts over `choices`; a prompt with several choices counts once. Cached tokens are known when all have ended."""
+    """Counts over `choices`; a prompt with several choices counts once. Cached tokens and drafts are known when all have
+    ended."""
     firsts = [choice for choice in choices if choice.job.choice == 0] or list(choices[:1])
     cached = [choice.trace.cached_tokens for choice in firsts if choice.trace is not None]
     thoughts = [choice.reasoning_tokens for choice in choices if choice.reasoning_tokens is not None]
@@ -112,4 +115,18 @@ def usage_over(choices: tuple[Choice, ...], completion_tokens: int | None = None
         completion_tokens,
         sum(cached) if len(cached) == len(firsts) else None,
         sum(thoughts) if len(thoughts) == len(choices) else None,
+        _drafts_of(choices),
     )
+
+
+def _drafts_of(choices: tuple[Choice, ...]) -> DraftTokens | None:
+    """Over all choices; None while one of them runs, and where no drafts were in question."""
+    counts = DraftCounts()
+    for choice in choices:
+        if choice.trace is None:
+            return None
+        counts.merge(choice.trace.drafts)
+    if not counts.decided:
+        return None
+    by_length = {length: tuple(histogram) for length, histogram in sorted(counts.by_length.items())}
+    return DraftTokens(counts.steps, tuple(counts.drafted), tuple(counts.accepted), by_length)

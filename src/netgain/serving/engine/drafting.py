@@ -133,9 +133,9 @@ class Drafting:
             "drafts_declined": self.declined,
         }
 
-    def verified(self, generation: Generation, drafted: int, accepted: int) -> None:
-        """Of `drafted` drafts, `accepted` are part of the output."""
-        generation.drafts.add(drafted, accepted)
+    def verified(self, generation: Generation, drafted: int, accepted: int, committed: int) -> None:
+        """Of `drafted` drafts, `accepted` are part of the output, to which the step added `committed` tokens."""
+        generation.drafts.add(drafted, accepted, ended=committed == accepted)
         self._control.verified(generation.request, drafted, accepted)
 
     def turned(self, plan: StepPlan, seconds: float, draft_s: float) -> None:

@@ -285,7 +285,7 @@ class Engine:
             tokens, generation.finish_reason = truncate(tokens, remaining, generation.stop_ids)
             if work.drafts and self._drafting is not None:
                 accepted = drafts_kept(draft.tokens[: work.drafts], tokens)
-                self._drafting.verified(generation, work.drafts, accepted)
+                self._drafting.verified(generation, work.drafts, accepted, len(tokens))
             refusal = generation.extend(tokens)
             if refusal is not None:
                 return Committed(error=refusal)

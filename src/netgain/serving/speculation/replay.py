@@ -45,7 +45,7 @@ class ReplayTrace(msgspec.Struct, frozen=True):
         counts = DraftCounts()
         for step in self.steps:
             if step.drafted:
-                counts.add(step.drafted, step.accepted)
+                counts.add(step.drafted, step.accepted, ended=step.committed == step.accepted)
         return counts
 
 
