@@ -42,7 +42,7 @@ class Decoder:
         self.kernels = kernels
 
         tensors = Tensors(source, kernels, dtype, device)
-        layers = [
+        self.layers = layers = [
             tensors.layer(config, f"model.layers.{number}.", window) for number, window in enumerate(config.windows)
         ]
         self._linears = [linear for layer in layers for linear in layer.linears]
@@ -59,7 +59,7 @@ class Decoder:
         (self._embedding,) = pack(kernels, source, [EMBEDDING], dtype)
         self._head = Linear((self._embedding,) if config.tied else pack(kernels, source, [HEAD], dtype))
         self._norm = tensors.vector(NORM)
-        self._rotary = RotaryTable(config.rope, config.head_dim, config.context, device)
+        self.rotary = RotaryTable(config.rope, config.head_dim, config.context, device)
 
     @property
     def weight_bytes(self) -> int:
@@ -101,8 +101,7 @@ class Decoder:
         Writes the KV of every row as `plan` says (see Kernels.plan); token ids and positions must lie within the
         model's vocabulary and context. What stands behind each of `taps`, float32 [rows, hidden], is appended to `tapped`.
         """
-        kernels = self.kernels
-        cos, sin = self._rotary.rows(positions)
+        cos, sin = self.rotary.rows(positions)
         x = self.embed(tokens)
         for index, (stack, view) in enumerate(zip(self._stacks, self._parts_of(kv), strict=True)):
             tap = index < len(self.taps)
@@ -111,4 +110,8 @@ class Decoder:
                 tapped.append(x)
         if len(self._stacks) == len(self.taps):
             x = x[logits_rows]
-        return product(kernels, kernels.rms_norm(x, self._norm, self.config.rms_eps), self._head, out)
+        return self.head(x, out)
+
+    def head(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """What the last layer gave for some rows [m, hidden] -> float32 logits [m, vocab]."""
+        return product(self.kernels, self.kernels.rms_norm(x, self._norm, self.config.rms_eps), self._head, out)

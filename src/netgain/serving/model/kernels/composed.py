@@ -43,7 +43,7 @@ class ComposedStack:
                     x, added = x[picked], added[picked]
                 added = product(kernels, added, block.output)
             else:
-                added = _mlp(kernels, block, x)
+                added = feed_forward(kernels, block, x)
             if self._reduce is not None:
                 self._reduce(added)
             x = added.add_(x)
@@ -61,15 +61,30 @@ def _attention(
     plan: AttentionPlan,
 ) -> Tensor:
     """Up to the output projection, which only the rows that are asked for need."""
-    width = parts.kv_heads * parts.head_dim
-    rotating = parts.heads + parts.kv_heads  # query and key heads turn together, side by side
-    roles = (parts.heads * parts.head_dim, width)
+    qk, v = unturned(kernels, parts, x)
+    q, k = turned(kernels, parts, qk, cos, sin)
+    kernels.store_kv(k, v, cache_keys, cache_values, plan)
+    return kernels.attention(q, cache_keys, cache_values, plan, parts.heads, parts.window)
+
+
+def unturned(kernels: Kernels, parts: AttentionParts, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys side by side as they are before RoPE [rows, (heads + kv_heads) * head_dim], and values."""
+    roles = _roles(parts)
     qkv = product(kernels, kernels.rms_norm(x, parts.norm, parts.eps), parts.qkv)
-    qk, v = qkv.split_with_sizes((rotating * parts.head_dim, width), 1)
+    qk, v = qkv.split_with_sizes((sum(roles), roles[1]), 1)
     qk = qk.contiguous() if parts.query_norm is None else _normalise(kernels, parts, qk, roles)
-    q, k = kernels.rope(qk, rotating, cos, sin).split_with_sizes(roles, 1)
-    kernels.store_kv(k.contiguous(), v.contiguous(), cache_keys, cache_values, plan)
-    return kernels.attention(q.contiguous(), cache_keys, cache_values, plan, parts.heads, parts.window)
+    return qk, v.contiguous()
+
+
+def turned(kernels: Kernels, parts: AttentionParts, qk: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys at their positions, apart."""
+    rotating = parts.heads + parts.kv_heads  # query and key heads turn together, side by side
+    q, k = kernels.rope(qk, rotating, cos, sin).split_with_sizes(_roles(parts), 1)
+    return q.contiguous(), k.contiguous()
+
+
+def _roles(parts: AttentionParts) -> tuple[int, int]:
+    return parts.heads * parts.head_dim, parts.kv_heads * parts.head_dim
 
 
 def _normalise(kernels: Kernels, parts: AttentionParts, qk: Tensor, roles: tuple[int, int]) -> Tensor:
@@ -79,7 +94,7 @@ def _normalise(kernels: Kernels, parts: AttentionParts, qk: Tensor, roles: tuple
     return torch.cat(heads, dim=1)
 
 
-def _mlp(kernels: Kernels, parts: MlpParts, x: Tensor) -> Tensor:
+def feed_forward(kernels: Kernels, parts: MlpParts, x: Tensor) -> Tensor:
     gate_up = product(kernels, kernels.rms_norm(x, parts.norm, parts.eps), parts.gate_up)
     return product(kernels, kernels.silu_mul(gate_up), parts.down)
 
