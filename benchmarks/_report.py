@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,9 +49,15 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def write(
-    json_path: Path | None, figures: Mapping[str, Figure], context: Mapping[str, object] | None = None, title: str = ""
+    json_path: Path | None,
+    figures: Mapping[str, Figure],
+    context: Mapping[str, object] | None = None,
+    title: str = "",
+    *,
+    shown: Collection[str] | None = None,
 ) -> None:
-    """Print `figures` as a table and, with a path, write them as one flat JSON object; what is not finite becomes null.
+    """Print `figures` (or those that are `shown`) as a table and, with a path, write them all as one flat JSON object; what is
+    not finite becomes null.
 
     `_context` in the file is machine, versions and commit, and `context` (settings of this run) on top. Raises TypeError
     for a figure that is no number, text or None.
@@ -61,7 +67,7 @@ def write(
     table = Table(title=title or None, title_justify="left")
     table.add_column("figure")
     table.add_column("value", justify="right")
-    for name, value in flat.items():
+    for name, value in flat.items() if shown is None else ((name, flat[name]) for name in shown):
         table.add_row(name, _readable(value))
     console = Console()
     console.print(table)

@@ -88,11 +88,11 @@ def netgain(label: str, source: str, dtype: str, precision: Precision, logs: Pat
     return Contender("netgain", precision, label, LaunchedServer(label, program, logs / f"{label}.log"))
 
 
-def vllm(logs: Path) -> Contender:
+def vllm(logs: Path, label: str = "vllm_cpu", extra: tuple[str, ...] = ()) -> Contender:
     home = install.folder() / "vllm"
     options = ("--dtype", "bfloat16", "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_RUNNING))
     served = ("--served-model-name", MODEL, "--no-enable-prefix-caching", "--host", "127.0.0.1")
-    words = ("serve", str(install.hf_model()), *options, *served)
+    words = ("serve", str(install.hf_model()), *options, *served, *extra)
     allocators = [str(path) for pattern in _ALLOCATORS for path in sorted(Path("/").glob(pattern[1:]))]
     openmp = home / "lib/libiomp5.so"
     program = Program(
@@ -107,7 +107,7 @@ def vllm(logs: Path) -> Contender:
         },
         explain=first_error,
     )
-    return Contender("vllm_cpu", "bf16", "vllm_cpu", LaunchedServer("vllm_cpu", program, logs / "vllm.log"), spins=True)
+    return Contender("vllm_cpu", "bf16", label, LaunchedServer(label, program, logs / f"{label}.log"), spins=True)
 
 
 def llama(kind: str, precision: Precision, logs: Path) -> Contender:

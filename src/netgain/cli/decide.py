@@ -45,6 +45,24 @@ def decide(
     technique: Annotated[
         str | None, typer.Option(help="Try this technique instead of the one with the highest predicted gain.")
     ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="A draft to consider: a folder of netgain draft train, a model, a head's checkpoint, or mtp.",
+            show_default=False,
+        ),
+    ] = None,
+    draft_survival: Annotated[
+        str | None,
+        typer.Option(
+            help="Which shares of its drafts up to position 1, 2, ... all stand, where its files do not say: 0.6,0.35.",
+            show_default=False,
+        ),
+    ] = None,
+    draft_cost: Annotated[
+        float | None,
+        typer.Option(help="A pass of the draft as a share of a decode step, such as 0.1.", show_default=False),
+    ] = None,
     slo: Annotated[
         str | None, typer.Option(help="Limits that must hold, such as ttft=500ms,itl.p99=50ms (p95 where not said).")
     ] = None,
@@ -146,6 +164,9 @@ def decide(
         start_timeout_s=start_timeout or (300.0 if engine == "netgain" else 1200.0),
         budget_s=None if budget is None else parse_budget(budget),
         resume=resume is not None,
+        draft=draft,
+        draft_survival=None if draft_survival is None else parse_shares(draft_survival),
+        draft_cost=draft_cost,
     )
     with TerminalProgress(console) as progress:
         outcome = run_loop(settings, progress)
@@ -166,6 +187,14 @@ def known_engine(name: str) -> Engine:
         if name in (engine, engine.replace(".", ""), engine.replace(".", "_")):
             return engine
     raise UsageError(f"there is no engine {name!r}; known are {', '.join(known)}")
+
+
+def parse_shares(text: str) -> tuple[float, ...]:
+    """Raises UsageError for what are no numbers; their meaning is checked where they are used."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"--draft-survival is {text!r}; give shares such as 0.6,0.35") from error
 
 
 def _split(flags: str) -> list[str]:

@@ -38,11 +38,12 @@ from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_i
 from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms, quality_ask
 from netgain.deciding.decide.recording import record_baseline
 from netgain.deciding.decide.score import score
-from netgain.deciding.decide.server import Served, served_model, step_counts
+from netgain.deciding.decide.server import Served, served_model, step_counts, whole_number
 from netgain.deciding.decide.settings import Form, Settings
 from netgain.deciding.decide.sweeping import announcement, blocks_of, judge_trial, measuring_s
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
 from netgain.deciding.diagnose.hypotheses import rank
+from netgain.deciding.diagnose.workload_classes import workload_classes
 from netgain.deciding.experiment.analyse import Terms
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.idle import find_spinners, give_turn
@@ -55,6 +56,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
+from netgain.deciding.technique.drafter import Drafter, read_drafter
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.verdict.deploy import deployable
 from netgain.measuring.record.as_workload import load_traffic
@@ -79,6 +81,8 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
     tryable = without_lossy(catalogue) if only is None else catalogue
     refuse_what_cannot_be_judged(workload, tryable)
     check_files(settings.texts, settings.tasks, settings.scorer)
+    if settings.draft is not None:
+        read_drafter(settings.draft, settings.draft_survival, settings.draft_cost)  # before anything is started
     check_unused(settings)
     items = prepare_items(workload, settings)
     before_crash = prepared_before(settings) if settings.resume else None
@@ -135,11 +139,18 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             step_cost_missing=missing,
             kv_dtype=served.told.get("kv_dtype"),
             step_cost_basis=cost_basis,
+            drafter=drafter_on(settings, served),
+            kv_tokens=whole_number(served.told.get("kv_tokens")),
+            kv_token_bytes=whole_number(served.told.get("kv_token_bytes")),
         )
         bottleneck = find_bottleneck(facts)
         narrator.found(bottleneck.statement)
         narrator.phase("predicting candidates from the recorded traffic")
         hypotheses = await asyncio.to_thread(rank, catalogue, facts)
+        classes = workload_classes(facts, {one.technique: one.prediction for one in hypotheses})
+        for one in classes:
+            if one.holds:
+                narrator.found(f"{one.workload}: {one.attitude} ({one.evidence})")
         best = choose(hypotheses, tryable, settings.engine)
         base = Outcome(
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -171,6 +182,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             cannot_show=(*workload.notes, *lost, *cannot_show(settings, items, tried)),
             engine=settings.engine,
             engine_version=None if version is None else str(version),
+            workload_classes=classes,
         )
         outcome = base
         if best is not None:
@@ -316,6 +328,14 @@ async def _try(
             ),
         ),
     )
+
+
+def drafter_on(settings: Settings, served: Served) -> Drafter | None:
+    """The draft that was named, with what a pass of it costs beside this server's steps."""
+    if settings.draft is None:
+        return None
+    drafter = read_drafter(settings.draft, settings.draft_survival, settings.draft_cost)
+    return drafter.on(None if served.work is None else served.work.step_weight_bytes)
 
 
 def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str], narrator: Narrator) -> Arm:

@@ -178,5 +178,10 @@ def join(curves: Sequence[StepCost]) -> StepCost:
     )
 
 
+def whole_number(told: str | None) -> int | None:
+    """A count that a server tells of itself; None where it does not."""
+    return int(told) if told is not None and told.isdigit() else None
+
+
 def _text(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

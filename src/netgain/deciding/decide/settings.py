@@ -70,7 +70,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `serve_flags` are passed to both arms of netgain, `starting` says how another engine is started, `hooks` how an arm is
     operated by commands. `budget_s`: device-seconds that the experiment may take. `resume`: `output` holds a run that ended
     before its end. `texts`, `tasks` and `scorer` are what quality is measured on, for lossy techniques and wherever there
-    are tasks. Raises UsageError where a value cannot be meant.
+    are tasks. `draft`: a model or trained heads to be considered, see drafter.py. Raises UsageError where a value cannot be
+    meant.
     """
 
     output: Path
@@ -96,6 +97,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Hooks | None = None
     budget_s: float | None = None
     resume: bool = False
+    draft: str | None = None
+    draft_survival: tuple[float, ...] | None = None
+    draft_cost: float | None = None
 
     def __post_init__(self) -> None:
         if self.engine != "netgain" and self.model == "default":
@@ -106,6 +110,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "netgain starts itself, with --set NAME=VALUE; --python, --command, --flags and --env are for others"
             )
+        if self.draft is None and (self.draft_survival is not None or self.draft_cost is not None):
+            raise UsageError("--draft-survival and --draft-cost are about a draft; name it with --draft")
+        if self.draft is None and self.technique in ("draft", "heads"):
+            raise UsageError(f"technique {self.technique} needs to know who drafts: name a draft (--draft)")
         if self.concurrency < 1:
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
         if self.loads and (self.loads[0] != self.concurrency or any(b <= a for a, b in itertools.pairwise(self.loads))):

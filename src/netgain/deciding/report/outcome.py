@@ -9,6 +9,7 @@ from netgain.cost.machine import MachineProbe
 from netgain.cost.roofline import PhaseLimit, StepCounts, StepWork, decode_limit, prefill_limit
 from netgain.deciding.diagnose.bottleneck import Bottleneck
 from netgain.deciding.diagnose.hypotheses import Hypothesis
+from netgain.deciding.diagnose.workload_classes import WorkloadClass
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import Observation
@@ -133,6 +134,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     grown: str | None = None
     engine: str = "netgain"
     engine_version: str | None = None
+    workload_classes: tuple[WorkloadClass, ...] = ()
 
 
 def arm_report(

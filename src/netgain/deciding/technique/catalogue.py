@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from netgain.deciding.technique.draft import HeadSpeculation, ModelSpeculation
 from netgain.deciding.technique.kv_int8 import KvInt8
 from netgain.deciding.technique.ngram import NgramSpeculation
 from netgain.deciding.technique.protocol import Technique
@@ -11,7 +12,13 @@ from netgain.deciding.technique.suffix import SuffixSpeculation
 from netgain.errors import UsageError
 
 CATALOGUE: Mapping[str, Technique] = MappingProxyType(
-    {"ngram": NgramSpeculation(), "suffix": SuffixSpeculation(), "kv-int8": KvInt8()}
+    {
+        "ngram": NgramSpeculation(),
+        "suffix": SuffixSpeculation(),
+        "draft": ModelSpeculation(),
+        "heads": HeadSpeculation(),
+        "kv-int8": KvInt8(),
+    }
 )
 
 

@@ -4,6 +4,7 @@ import msgspec
 
 from netgain.cost.step_cost import StepCost
 from netgain.deciding.technique.decomposition import Decomposition
+from netgain.deciding.technique.drafter import Drafter
 from netgain.measuring.client.record import ClientRecord
 
 
@@ -12,7 +13,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     `synthetic_text`: the prompts are made up, so what a text says (and its answer) may not be judged.
     `step_cost` is the engine's measured cost of a step by what it holds; None with the reason in `step_cost_missing`.
-    `kv_dtype`: in which type the server keeps KV, in its own words; None where it does not tell.
+    `kv_dtype`: in which type the server keeps KV, in its own words; None where it does not tell. `kv_tokens` fit into its KV
+    cache, each of `kv_token_bytes`. `drafter`: the draft that the user has, None where none was named.
     """
 
     engine: str
@@ -27,3 +29,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     step_cost_missing: str | None = None
     kv_dtype: str | None = None
     step_cost_basis: str = "measured by the engine"
+    drafter: Drafter | None = None
+    kv_tokens: int | None = None
+    kv_token_bytes: int | None = None

@@ -67,7 +67,7 @@ def predict_by_replay(
     pool = [(record, record.server) for record in chosen if record.server is not None]
     outcomes = [_predict_setting(facts, cost, pool, setting, proposer) for setting, proposer in settings]
     best = max(outcomes, key=lambda outcome: outcome.net_s)
-    low, high = _bounds(best.ratios)
+    low, high = bounds(best.ratios)
     return Prediction(
         technique=technique,
         setting=best.setting,
@@ -275,7 +275,7 @@ def measured_drafts(cost: StepCost) -> tuple[int, ...]:
     return tuple(k for k in DRAFTS if k + 1 <= widest)
 
 
-def _bounds(ratios: NDArray[np.float64]) -> tuple[float | None, float | None]:
+def bounds(ratios: NDArray[np.float64]) -> tuple[float | None, float | None]:
     """95 % bounds of the median over the choice of prompts."""
     if len(ratios) < 3:
         return None, None

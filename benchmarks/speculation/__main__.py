@@ -1,0 +1,142 @@
+"""What every way to draft is worth by domain and load, and whether the control of drafts ever costs.
+
+python -m benchmarks.speculation [--json FILE] [--minutes N] [--draft FOLDER...] [--data FILE] [--peers]. Engines of one process,
+one for every arm, take turns on the same prompts. `speedup_{category}_{proposer}_c{N}`: time of no speculation over time with
+drafts (always K of them), N requests at once, prompts included; `tokens_per_iteration_...`: tokens committed per decode step;
+`overhead_...`: how much longer such a step takes than one without speculation. Categories: Spec-Bench's six groups (first turns)
+and `copy`, the bundled workload of editing tasks. `worst_goodput_ratio`: the lowest ratio, over bundled workloads, proposers and
+{1, 2, 4, 8, 16, 32} requests at once, of the time without speculation over that under the goodput control; exit code 1 where a
+whole interval lies beyond 3 %. `token_mismatches`: requests whose tokens differ from those without speculation, of
+`requests_compared`. Cells run in the order of what they tell until the minutes are over; what did not run is null. With --json
+every round is kept beside it, and the same command goes on where the last one stopped (its minutes are counted anew).
+"""
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import psutil
+from rich.console import Console
+
+from benchmarks import _report
+from benchmarks._signals import cancelled_by_signals
+from benchmarks.speculation import peers
+from benchmarks.speculation.arms import manifest_of, proposers
+from benchmarks.speculation.cells import Journal
+from benchmarks.speculation.figures import COSTS_AT_MOST, drafted_alone, figures
+from benchmarks.speculation.measuring import Asked, Bench
+from benchmarks.speculation.prompts import categories, default_data, workloads
+from benchmarks.speculation.table import control_table, speedup_table
+from netgain.errors import NetgainError, UsageError
+
+SHOWN = (
+    "speedup_copy_c1",
+    "worst_goodput_ratio",
+    "worst_goodput_ratio_low",
+    "worst_goodput_ratio_high",
+    "worst_goodput_cell",
+    "control_losses",
+    "token_mismatches",
+    "requests_compared",
+    "trained_draft_position0_acceptance",
+    "trained_draft_position0_acceptance_here",
+)
+
+
+def main() -> None:
+    parser = _report.arguments(__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, metavar="N", help="for all cells together")
+    parser.add_argument("--draft", type=Path, nargs="+", default=[], metavar="FOLDER", help="trained drafts to measure")
+    parser.add_argument("--data", type=Path, default=default_data(), metavar="FILE", help="Spec-Bench's questions")
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--dtype", default="auto", help="how the model's weights are kept (engine.model.dtype)")
+    parser.add_argument("--k", type=int, default=4, help="drafts per step, at most")
+    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="answers to Spec-Bench's questions")
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--peers", action="store_true", help="and vLLM's CPU build, for as many minutes again")
+    parser.add_argument("--fresh", action="store_true", help="forget the rounds kept beside FILE")
+    given = parser.parse_args()
+    try:
+        if given.minutes <= 0:
+            raise UsageError(f"--minutes is {given.minutes:g}; give more than 0")
+        asked = Asked(
+            model=given.model,
+            dtype=given.dtype,
+            k=given.k,
+            max_tokens=given.max_tokens,
+            threads=given.threads,
+            drafts=tuple(str(folder.resolve()) for folder in given.draft),
+            data=None if given.data is None else str(given.data),
+        )
+        losses = asyncio.run(cancelled_by_signals(bench(asked, given)))
+    except NetgainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit("error: interrupted; with --json, what was measured is kept and the same command goes on")
+    if losses:
+        print(f"error: the control of drafts costs more than {COSTS_AT_MOST:.0%}: {losses} cells", file=sys.stderr)
+        sys.exit(1)
+
+
+async def bench(asked: Asked, given: argparse.Namespace) -> int:
+    """Measure, print, write. Returns in how many cells the control loses. Raises UsageError, Unavailable."""
+    if asked.data is None:
+        print("Spec-Bench's questions were not found (--data): copying only", file=sys.stderr)
+    pools = {"speedup": categories(given.data, asked.max_tokens), "control": workloads()}
+    ways = proposers([Path(folder) for folder in asked.drafts], asked.k)
+    path = None if given.json is None else given.json.with_name(given.json.name + ".rounds.jsonl")
+    journal = Journal(path, msgspec.structs.asdict(asked), fresh=given.fresh)
+    load_before = psutil.getloadavg()
+    bench = Bench(asked, ways, pools, journal)
+    with contextlib.closing(bench):
+        await bench.run(time.monotonic() + given.minutes * 60.0)
+        info = dict(bench.info)
+    found = figures(journal.rounds, tuple(pools["speedup"]), tuple(pools["control"]), tuple(ways))
+    found |= trained_draft(asked.drafts, tuple(ways), journal)
+    console = Console(width=200)
+    console.print(speedup_table(found, tuple(pools["speedup"]), tuple(ways)))
+    console.print(control_table(found, tuple(pools["control"]), tuple(ways)))
+    beside: dict[str, object] = {}
+    if given.peers:
+        measured, beside = await peers.measure(pools["speedup"], asked.k, given.minutes * 60.0)
+        found |= measured
+    context = {
+        "settings": msgspec.structs.asdict(asked),
+        "minutes": given.minutes,
+        "rounds": {cell.key: len(journal.of(cell)) for cell in bench.cells},
+        "ways": {name: dict(way) for name, way in ways.items()},
+        "engine": info,
+        "peers": beside,
+        "load_average": {"before": load_before, "after": psutil.getloadavg()},
+    }
+    _report.write(given.json, found, context, "speculation", shown=SHOWN)
+    losses = found["control_losses"]
+    return losses if isinstance(losses, int) else 0
+
+
+def trained_draft(folders: Sequence[str], names: Sequence[str], journal: Journal) -> dict[str, _report.Figure]:
+    """Of the first trained draft: what its manifest says of held-out prompts, and what was counted here, one request at a
+    time, over all categories but copying."""
+    out: dict[str, _report.Figure] = dict.fromkeys(
+        ("trained_draft_position0_acceptance", "trained_draft_position0_acceptance_here", "trained_draft_kind")
+    )
+    trained = [(name, manifest_of(Path(folder))) for name, folder in zip(names[-len(folders) :], folders, strict=True)]
+    name, manifest = next(((name, found) for name, found in trained if found is not None), (None, None))
+    if name is None or manifest is None:
+        return out
+    here = drafted_alone(journal.rounds, name).acceptance
+    return {
+        "trained_draft_position0_acceptance": manifest.acceptance[0] if manifest.acceptance else None,
+        "trained_draft_position0_acceptance_here": here[0] if here else None,
+        "trained_draft_kind": manifest.kind,
+    }
+
+
+if __name__ == "__main__":
+    main()

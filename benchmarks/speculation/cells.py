@@ -1,0 +1,108 @@
+"""The cells to be measured, in the order of what they tell, and the file that keeps what each round of them gave."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from benchmarks.speculation.arms import Ran
+from netgain.errors import UsageError
+from netgain.measuring.workload.item import Item
+
+CONCURRENCIES = (1, 4, 16)
+LOADS = (1, 2, 4, 8, 16, 32)
+_TELLING = (32, 1, 16, 8, 4, 2)  # where a control can be most wrong, first
+ROUNDS_ALONE = 4  # rounds of one request before the next cell has its turn
+SLOWEST_S = 1.5  # of one request alone, for cells that have not run
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """`speedup`: every proposer against none, on other prompts every round. `control`: proposers under the goodput control
+    against none, on the same prompts every round."""
+
+    kind: Literal["speedup", "control"]
+    category: str
+    concurrency: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.category}/c{self.concurrency}"
+
+    @property
+    def requests(self) -> int:
+        """Of one round and arm: enough that most of a block runs at the full concurrency."""
+        if self.kind == "control":
+            return max(4, self.concurrency)
+        return 1 if self.concurrency == 1 else 2 * self.concurrency
+
+    @property
+    def rounds_at_once(self) -> int:
+        return ROUNDS_ALONE if self.requests == 1 else 1
+
+    def items(self, pool: Sequence[Item], number: int) -> list[Item]:
+        """What round `number` asks; over and over from the beginning where the pool is smaller."""
+        start = 0 if self.kind == "control" else number * self.requests
+        return [pool[(start + place) % len(pool)] for place in range(self.requests)]
+
+    def expected_s(self, arms: int) -> float:
+        """Of one turn, before there is a measurement."""
+        return self.rounds_at_once * arms * self.requests * SLOWEST_S / self.concurrency**0.5
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One round of one cell: every arm once, in `order`. `mismatches` by arm: requests whose tokens are not those of none."""
+
+    cell: Cell
+    number: int
+    order: tuple[str, ...]
+    ran: dict[str, Ran]
+    mismatches: dict[str, int]
+
+
+class _Head(msgspec.Struct, frozen=True):
+    settings: dict[str, object]
+
+
+def all_cells(categories: Iterable[str], workloads: Iterable[str]) -> list[Cell]:
+    """Alone first, where speculation is made for; then the control where it could cost most; then the other loads."""
+    names, loads = list(categories), list(workloads)
+    alone, *others = CONCURRENCIES
+    return [
+        *(Cell("speedup", name, alone) for name in names),
+        *(Cell("control", name, load) for load in _TELLING for name in loads),
+        *(Cell("speedup", name, load) for load in reversed(others) for name in names),
+    ]
+
+
+class Journal:
+    """What was measured so far, a line for each round. A run that was cut short goes on behind its last whole line."""
+
+    def __init__(self, path: Path | None, settings: Mapping[str, object], *, fresh: bool) -> None:
+        """Raises UsageError where the file holds rounds of other settings."""
+        self.path = path
+        self.rounds: list[Round] = []
+        head = msgspec.json.encode(_Head(dict(settings)))
+        if path is None:
+            return
+        if path.is_file() and not fresh:
+            first, *lines = path.read_bytes().split(b"\n")
+            if first != head:
+                raise UsageError(f"{path} holds rounds measured with other settings; give --fresh to begin anew")
+            for line in lines:
+                try:
+                    self.rounds.append(msgspec.json.decode(line, type=Round))
+                except msgspec.DecodeError:  # the end of a line that a crash cut off, or nothing
+                    break
+        path.parent.mkdir(parents=True, exist_ok=True)
+        encoded = (msgspec.json.encode(one) for one in self.rounds)
+        path.write_bytes(b"\n".join((head, *encoded)) + b"\n")
+
+    def add(self, measured: Round) -> None:
+        self.rounds.append(measured)
+        if self.path is not None:
+            with self.path.open("ab") as file:
+                file.write(msgspec.json.encode(measured) + b"\n")
+
+    def of(self, cell: Cell) -> list[Round]:
+        return [one for one in self.rounds if one.cell == cell]

@@ -1,0 +1,118 @@
+"""The turns of the cells: arms built when they are first needed, rounds in an order that turns round, until time is up."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from benchmarks.speculation.arms import GOODPUT, NONE, Arm, Ran, Speculation
+from benchmarks.speculation.cells import Cell, Journal, Round, all_cells
+from netgain.measuring.workload.item import Item
+
+Pools = Mapping[str, Mapping[str, Sequence[Item]]]
+"""Kind of cell -> category -> what it asks."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a result is about: rounds of other settings are never mixed with these."""
+
+    model: str
+    dtype: str
+    k: int
+    max_tokens: int
+    threads: int | None
+    drafts: tuple[str, ...]
+    data: str | None
+
+
+class Bench:
+    """Owns the engines from the moment that they are needed until `close`."""
+
+    def __init__(self, asked: Asked, ways: Mapping[str, Speculation], pools: Pools, journal: Journal) -> None:
+        self.cells = all_cells(pools["speedup"], pools["control"])
+        self._asked = asked
+        self._ways = ways
+        self._pools = pools
+        self._journal = journal
+        self._arms: dict[str, Arm] = {}
+        self._turn_s: dict[Cell, float] = {}
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What the engine without speculation is; empty when nothing ran."""
+        return self._arms[NONE].info if NONE in self._arms else {}
+
+    async def run(self, until_s: float) -> None:
+        """Give every cell a turn, those with the fewest rounds first, as long as a turn fits."""
+        while True:
+            fewest = min(self._turns(cell) for cell in self.cells)
+            ran = False
+            for cell in self.cells:
+                if self._turns(cell) > fewest or time.monotonic() + self._expected_s(cell) > until_s:
+                    continue
+                await self._turn(cell)
+                ran = True
+            if not ran:
+                return
+
+    def close(self) -> None:
+        for arm in self._arms.values():
+            arm.close()
+
+    def _turns(self, cell: Cell) -> int:
+        return -(-len(self._journal.of(cell)) // cell.rounds_at_once)
+
+    def _expected_s(self, cell: Cell) -> float:
+        return self._turn_s.get(cell, cell.expected_s(len(self._names(cell))))
+
+    def _names(self, cell: Cell) -> list[str]:
+        return [NONE, *(name if cell.kind == "speedup" else name + GOODPUT for name in self._ways)]
+
+    async def _turn(self, cell: Cell) -> None:
+        arms = [await self._arm(name) for name in self._names(cell)]
+        began_s = time.monotonic()
+        pool = self._pools[cell.kind][cell.category]
+        for _ in range(cell.rounds_at_once):
+            number = len(self._journal.of(cell))
+            items = cell.items(pool, number)
+            turned = number % len(arms)
+            order = arms[turned:] + arms[:turned]
+            ran: dict[str, Ran] = {}
+            for arm in order if number % 2 == 0 else reversed(order):
+                ran[arm.name] = await arm.run(items, cell.concurrency, f"{cell.key}/{number}")
+            self._journal.add(
+                Round(cell=cell, number=number, order=tuple(ran), ran=ran, mismatches=_mismatches(ran, NONE))
+            )
+        self._turn_s[cell] = time.monotonic() - began_s
+        print(f"{cell.key}: round {len(self._journal.of(cell))}, {self._turn_s[cell]:.1f} s", file=sys.stderr)
+
+    async def _arm(self, name: str) -> Arm:
+        if name in self._arms:
+            return self._arms[name]
+        way: dict[str, object] = dict(self._ways.get(name.removesuffix(GOODPUT), {}))
+        if name.endswith(GOODPUT):
+            way["control"] = "goodput"
+        model = {"source": self._asked.model, "dtype": self._asked.dtype}
+        print(f"starting the engine of {name}", file=sys.stderr)
+        arm = self._arms[name] = Arm(name, model, way, self._asked.threads)
+        if name.endswith(GOODPUT) and (self._first_of_its_kind() or not arm.knows_steps):
+            await arm.measure_steps()
+        await arm.run([_WARM_UP], 1, "warm-up")
+        return arm
+
+    def _first_of_its_kind(self) -> bool:
+        return sum(name.endswith(GOODPUT) for name in self._arms) == 1
+
+
+def _mismatches(ran: Mapping[str, Ran], reference: str) -> dict[str, int]:
+    right = ran[reference].answers
+    return {
+        name: sum(mine != theirs for mine, theirs in zip(one.answers, right, strict=True))
+        for name, one in ran.items()
+        if name != reference
+    }
+
+
+_WARM_UP = Item(id="warm-up", category="warm-up", max_tokens=16, prompt="1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,")
