@@ -85,6 +85,8 @@ def test_a_baseline_that_cannot_start_shows_its_log(tmp_path, capsys, leaves_no_
         (["--flags", "--x"], "netgain starts itself"),
         (["--engine", "vllm", "--model", "m", "--flags", "'"], "cannot be read as a shell would"),
         (["--engine", "vllm", "--model", "m", "--env", "X"], "is not NAME=VALUE"),
+        (["--start-timeout", "0"], "greater than or equal to"),
+        (["--timeout", "0"], "greater than or equal to"),
         (["--budget", "soon"], "write device-hours such as 2h"),
         (["--resume", "a", "--output", "b"], "give --resume or --output"),
         (["--resume", "nowhere"], "nothing to resume in nowhere"),

@@ -12,7 +12,7 @@ import pytest
 
 from netgain.deciding.experiment.arms.attached import AttachedServer
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Asking, Design, conduct, grouped
+from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped
 from netgain.deciding.experiment.journal import FILE, Journal
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.errors import UsageError
@@ -102,6 +102,13 @@ def test_a_folder_that_holds_an_experiment_is_not_begun_anew(tmp_path):
     Journal.create(tmp_path / FILE, SUBJECT).close()
     with pytest.raises(UsageError, match="holds another experiment"):
         Journal.create(tmp_path / FILE, SUBJECT)
+
+
+def test_counters_of_servers_know_only_what_came_after_the_run_went_on(make_trial):
+    seen = tuple(make_trial(groups=2))
+    assert Trial(observations=seen, blocks=()).fresh == seen
+    again = Trial(observations=seen, blocks=(), resumed_at=(2, 5))
+    assert {one.block for one in again.fresh} == {5, 6, 7}
 
 
 def test_two_processes_do_not_write_one_journal(tmp_path):

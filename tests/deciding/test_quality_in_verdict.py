@@ -66,7 +66,7 @@ def test_the_verdict_and_the_report_hold_what_was_measured_and_its_limits(
     assert held.divergence is not None
     assert held.divergence.state == state
     assert held.divergence.mean == found.divergence.kl.value
-    assert (held.tasks[0].name, held.tasks[0].cases, held.tasks[0].state) == ("set", 400, "held")
+    assert (held.tasks[0].name, held.tasks[0].items, held.tasks[0].state) == ("set", 400, "held")
     page = render_html(msgspec.structs.replace(outcome_of(trial_of(make_record)), quality=held))
     assert "<h2>Quality</h2>" in page
     assert "task score of set, 400 tasks" in page

@@ -247,6 +247,12 @@ def test_json_holds_everything_that_the_page_shows(adopted, tmp_path):
     assert render_html(again) == path.read_text()
 
 
+def test_the_verdict_names_the_engine_that_ran_and_its_own_version(adopted, tmp_path):
+    write_report(msgspec.structs.replace(adopted, engine="vllm", engine_version="0.32.0"), tmp_path)
+    arms = read_verdict(tmp_path).arms
+    assert {(arm.engine, arm.version) for arm in arms} == {("vllm", "0.32.0")}
+
+
 def test_caveats_of_this_engine_are_on_the_page_and_in_the_terminal(adopted):
     told = msgspec.structs.replace(
         adopted,

@@ -6,11 +6,14 @@ import pytest
 
 from netgain.deciding.decide.prompts import cannot_show, prepare_items
 from netgain.deciding.decide.settings import FULL, QUICK, Settings
+from netgain.deciding.experiment.arms.hooks import hooks_from
+from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.errors import UsageError
 from netgain.measuring.workload.load import load_workload
 
 OUT = Path("unused")
+HOOKS = hooks_from({"start": "a", "stop": "b", "engine": "vllm"}, "hooks.yaml")
 
 
 def test_a_fast_machine_gets_the_whole_quick_form():
@@ -48,6 +51,9 @@ def test_groups_keep_the_load_up():
         ({"temperature": 3.0}, "temperature is 3.0"),
         ({"minimum_effect": 0.0}, "minimum effect is 0.0"),
         ({"output_tokens": 1}, "no decode"),
+        ({"hooks": HOOKS, "starting": Starting(devices=4)}, "in the hooks' file"),
+        ({"hooks": HOOKS, "starting": Starting(environment={"A": "1"})}, "in the hooks' file"),
+        ({"hooks": HOOKS}, "say that vllm serves"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(wrong, said):
@@ -70,8 +76,10 @@ def test_prompts_are_capped_and_seeded_the_same_every_time():
 def test_the_quick_form_says_what_it_cannot_show():
     settings = Settings(output=OUT, quick=True)
     items = prepare_items(load_workload("edit"), settings)
-    told = " ".join(cannot_show(settings, items, {item.id for item in items[:5]}))
+    told = " ".join(cannot_show(settings, QUICK.starts, items, {item.id for item in items[:5]}))
     for part in ("started twice", "cut at 64 tokens", f"{len(items) - 5} of {len(items)} prompts", "closed loop"):
         assert part in told
-    full = " ".join(cannot_show(Settings(output=OUT), items, {item.id for item in items}))
-    assert "started twice" not in full
+    full = " ".join(cannot_show(Settings(output=OUT), FULL.starts, items, {item.id for item in items}))
+    assert "Differences between server starts" not in full
+    cheaper = " ".join(cannot_show(Settings(output=OUT), 3, items, {item.id for item in items}))
+    assert "started 3 times" in cheaper, "a budget took starts"

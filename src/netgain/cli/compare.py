@@ -182,6 +182,10 @@ def compare(
 ) -> int:
     """Measure two servers in turns, running ones or such that are started for it, or read two results, and say whether the
     second is better."""
+    if gate and scaling:
+        raise UsageError(
+            "--gate fails on a rejected candidate, and a comparison of scaling rejects nothing; leave one out"
+        )
     console = Console(stderr=json)
     both = [header(text) for text in header_ or ()]
     if resume is not None and output is not None:

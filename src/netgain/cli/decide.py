@@ -113,8 +113,10 @@ def decide(
         typer.Option(help="Most device-hours of the experiment, such as 2h: it is made smaller, or refused."),
     ] = None,
     start_timeout: Annotated[
-        float | None, typer.Option(help="Seconds that a server may take to start; 300, and 1200 for other engines.")
+        float | None,
+        typer.Option(min=1.0, help="Seconds that a server may take to start; 300, and 1200 for other engines."),
     ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")] = 120.0,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -152,7 +154,7 @@ def decide(
         tasks=tasks,
         scorer=scorer,
         serve_flags=tuple(part for setting in set_ or () for part in ("--set", setting)),
-        engine=known_engine(engine),
+        engine=_engine_named(engine),
         starting=Starting(
             python=None if python is None else str(python),
             command=command,
@@ -161,6 +163,7 @@ def decide(
             devices=devices,
         ),
         hooks=None if hooks is None else read_hooks(hooks),
+        request_timeout_s=timeout,
         start_timeout_s=start_timeout or (300.0 if engine == "netgain" else 1200.0),
         budget_s=None if budget is None else parse_budget(budget),
         resume=resume is not None,
@@ -175,13 +178,13 @@ def decide(
     console.print(f"[bold]Report:[/] {report}", soft_wrap=True)
 
 
-def known_engine(name: str) -> Engine:
+def _engine_named(name: str) -> Engine:
     """Raises UsageError: for the URL of a running server with what can be done with one."""
     known: tuple[Engine, ...] = get_args(Engine)
     if name.startswith(("http://", "https://")):
         raise UsageError(
             f"{name} is a server that runs already, and switching a technique on needs starting one: a running server can be "
-            "measured and diagnosed only (netgain measure URL); to decide between two that run: netgain compare"
+            "measured only (netgain measure URL); to decide between two that run: netgain compare"
         )
     for engine in known:
         if name in (engine, engine.replace(".", ""), engine.replace(".", "_")):

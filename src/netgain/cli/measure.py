@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
-from netgain.cli.headers import header as parse_header
+from netgain.cli.headers import header as read_header
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
+from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.measurement.ask import Ask
 from netgain.measuring.measurement.importing import TOOLS, import_result
 from netgain.measuring.measurement.measure import measure as run_measurement
@@ -133,10 +134,10 @@ def measure(
             seed=seed,
             reuse_prefixes=reuse_prefixes,
             metrics=metrics,
-            headers=dict(parse_header(text) for text in header or ()),
+            headers=dict(read_header(text) for text in header or ()),
             with_text=with_text,
         )
-        folder = output or _fresh(str(urlsplit(url).hostname or "server"))
+        folder = output or _fresh(str(urlsplit(base_url(url)).hostname))
         with TerminalProgress(console, stopped="nothing was written") as progress:
             measurement = asyncio.run(run_measurement(ask, folder, progress))
     _print(measurement, console, json)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from netgain.cli.headers import header as read_header
 from netgain.cli.quality_options import (
     LIMITS,
     Margin,
@@ -90,7 +91,7 @@ def quality(
         concurrency=concurrency,
         timeout_s=timeout,
         seed=seed,
-        headers=dict(_header(text) for text in header or ()),
+        headers=dict(read_header(text) for text in header or ()),
     )
     console = Console(stderr=json)
     with TerminalProgress(console, stopped="nothing was kept") as progress:
@@ -115,10 +116,3 @@ def _print(found: Quality, judged: QualityGate | None, console: Console, json: b
         console.print(
             f"\n[bold {_COLOURS[judged.state]}]{judged.state.upper()}[/] {escape(judged.says)}", soft_wrap=True
         )
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found or not name.strip():
-        raise UsageError(f"the header {text.partition('=')[0]!r} is not understood; write NAME=VALUE")
-    return name.strip(), value.strip()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
@@ -21,8 +22,9 @@ BLOCK = 16  # tokens; whole blocks are found again
 @dataclass
 class EngineDouble:
     """`resets`: "works"; "refuses" (and says so); "pretends" (answers 200 and does nothing, and says nothing more);
-    "absent" (404). `keeps` False: no prefix cache. `salted` False: salts are ignored. `counts` False: its counter stays 0, and
-    usage says nothing. `prefill_s`: seconds for a prompt that is not found."""
+    "absent" (404); "breaks" (works, and no request is answered any more).
+    `key`: without which every request is refused. `keeps` False: no prefix cache. `salted` False: salts are ignored.
+    `counts` False: its counter stays 0, and usage says nothing. `prefill_s`: seconds for a prompt that is not found."""
 
     engine: str = "vllm"
     resets: str = "works"
@@ -30,13 +32,15 @@ class EngineDouble:
     salted: bool = True
     counts: bool = True
     prefill_s: float = 0.0
+    key: str | None = None
+    broken: bool = False
     kept: set[tuple[str, str]] = field(default_factory=set)
     totals: list[int] = field(default_factory=lambda: [0, 0, 0])
     url: str = ""
     runner: web.AppRunner | None = None
 
     async def start(self) -> "EngineDouble":
-        app = web.Application()
+        app = web.Application(middlewares=[self._checked])
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/completions", self._complete)
@@ -54,6 +58,12 @@ class EngineDouble:
         if self.runner is not None:
             await self.runner.cleanup()
 
+    @web.middleware
+    async def _checked(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self.key is not None and request.headers.get("Authorization") != self.key:
+            raise web.HTTPUnauthorized
+        return await handler(request)
+
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "owned_by": self.engine}]})
 
@@ -69,7 +79,8 @@ class EngineDouble:
     async def _reset(self, request: web.Request) -> web.Response:
         if self.resets == "absent":
             raise web.HTTPNotFound
-        if self.resets == "works":
+        self.broken = self.resets == "breaks"
+        if self.resets in ("works", "breaks"):
             self.kept.clear()
         if self.engine == "sglang":
             return web.Response(text="Cache flushed.", status=400 if self.resets == "refuses" else 200)
@@ -79,6 +90,8 @@ class EngineDouble:
         return web.Response() if self.resets == "pretends" else web.json_response({"success": self.resets == "works"})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
+        if self.broken:
+            raise web.HTTPInternalServerError
         body = await request.json()
         key = (str(body.get("cache_salt")) if self.salted else "", body["prompt"])
         tokens = len(body["prompt"].split())

@@ -15,8 +15,10 @@ from tests.deciding.arms.engine_double import EngineDouble
 async def probed(salts=True, **double):
     server = await EngineDouble(**double).start()
     try:
-        arm = AttachedServer("baseline", server.url, engine=server.engine, may_reset=True)
-        yield await verify_cold(arm, Asking(model="m", options=Options(server_record=False), salted=salts))
+        headers = {} if server.key is None else {"Authorization": server.key}
+        arm = AttachedServer("baseline", server.url, engine=server.engine, may_reset=True, headers=headers)
+        options = Options(server_record=False, headers=headers)
+        yield await verify_cold(arm, Asking(model="m", options=options, salted=salts))
     finally:
         await server.stop()
 
@@ -43,6 +45,20 @@ async def test_where_neither_reset_nor_salts_work_the_result_carries_a_caveat(en
         assert found.verified is False
         assert "contradicted" in found.caveat
         assert "192 of them after the reset" in found.caveat
+
+
+async def test_a_server_that_asks_for_a_key_is_reset_with_it():
+    async with probed(key="Bearer k") as found:
+        assert found.verified is True, found.says
+        assert found.after_reset == 0
+
+
+@pytest.mark.parametrize("salts", [True, False])
+async def test_a_server_that_answers_nothing_after_its_reset_is_not_called_cold(salts):
+    async with probed(resets="breaks", salts=salts) as found:
+        assert found.verified is None
+        assert found.after_reset is None
+        assert "an unknown number of them after the reset" in found.caveat
 
 
 async def test_an_engine_without_a_prefix_cache_is_cold_without_a_reset():

@@ -47,7 +47,7 @@ def test_other_weights_are_not_adopted_before_their_quality_was_measured(setting
     assert measured.analysis.verdict.decision == "adopt", measured.analysis.verdict.reasons
     document = document_of(measured)
     assert (document.technique.kind, document.quality.state) == ("lossy", "held")
-    assert (document.quality.tasks[0].name, document.quality.tasks[0].cases) == ("tasks", 40)
+    assert (document.quality.tasks[0].name, document.quality.tasks[0].items) == ("tasks", 40)
 
 
 def test_a_faster_candidate_that_loses_quality_is_rejected(settings, tasks):

@@ -214,6 +214,7 @@ async def test_what_is_no_server_is_said(settings, free_port):
         (["--baseline", "vllm serve m", "--candidate", "vllm serve m", "--starts", "0"], "the starts are 0"),
         (["--baseline", "vllm serve m", "--candidate", "vllm serve m", "--resume", "no"], "nothing to resume in no"),
         (["--baseline", "vllm serve m", "--candidate", "vllm serve m", "--workload", "no.jsonl"], "no.jsonl"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--scaling", "--gate"], "rejects nothing"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, capsys, monkeypatch):

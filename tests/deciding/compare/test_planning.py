@@ -50,6 +50,20 @@ def test_a_budget_makes_it_smaller_and_says_what_that_loses(planned):
         planned(*ARMS, starts=6, start_s=10.0, budget_s=20.0)
 
 
+def test_what_a_budget_takes_from_running_servers_is_said(planned):
+    sides = "http://a:1", "http://b:1"
+    assert planned(*sides, quick=False).lost == ()
+    assert planned(*sides, quick=False, request_s=1.0, budget_s=1e6).lost == ()
+    (said,) = planned(*sides, quick=False, request_s=1.0, budget_s=100.0).lost
+    assert "in place of 24 of 2, so intervals are wider" in said
+
+
+def test_a_budget_that_no_verdict_fits_is_said_to_be_exceeded(planned):
+    taken, exceeded = planned("http://a:1", "http://b:1", quick=False, request_s=60.0, budget_s=60.0).lost
+    assert "6 groups of 1 prompt in place of 24 of 2" in taken
+    assert "expected to take 24.0 min, which is more than the 1 asked for" in exceeded
+
+
 def test_devices_of_the_larger_arm_are_what_the_budget_counts(planned):
     four = Described(engine="vllm", model="m", starting=Starting(devices=4))
     asked = {"starts": 6, "start_s": 10.0, "budget_s": 500.0}

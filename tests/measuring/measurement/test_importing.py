@@ -119,6 +119,14 @@ def test_what_cannot_be_read_is_said(content: bytes, said: str, tmp_path: Path) 
         read_result(path)
 
 
+def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    said = json.loads((SAMPLES / "vllm-bench-detailed.json").read_text())
+    said["request_rate"] = "fast"
+    (tmp_path / "odd.json").write_text(json.dumps(said))
+    with pytest.raises(UsageError, match=r"odd\.json cannot be read as a result of vllm bench serve"):
+        read_result(tmp_path / "odd.json")
+
+
 def test_a_damaged_result_is_refused(tmp_path: Path) -> None:
     said = json.loads((SAMPLES / "vllm-bench-detailed.json").read_text())
     said["ttfts"] = said["ttfts"][:-1]

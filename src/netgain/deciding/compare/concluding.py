@@ -74,7 +74,7 @@ def _cache_state(ready: Prepared, design: Design) -> str:
     if design.mirrored and ready.salted:
         return "every block asks under a cache salt of its own"
     if design.mirrored:
-        return "both caches are reset before each block"
+        return "; ".join(f"{name}: {cold.says}" for name, cold in ready.cold.items())
     return "not controlled: each prompt is sent to each server once"
 
 

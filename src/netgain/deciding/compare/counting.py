@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from netgain.deciding.decide.counted import scrape
 from netgain.deciding.experiment.arm import Arm
 from netgain.measuring.observe.exposition import Snapshot
 from netgain.measuring.observe.names import Figure, engine_of, figures
+from netgain.measuring.observe.scrape import snapshot
 from netgain.measuring.observe.window import observed
 
 
@@ -20,11 +20,11 @@ class FigureLog:
         self._windows: dict[str, list[dict[str, Figure]]] = {}
 
     async def begin(self, arms: Mapping[str, Arm]) -> None:
-        self._before = {name: await scrape(arm.url) for name, arm in arms.items()}
+        self._before = {name: await snapshot(f"{arm.url}/metrics") for name, arm in arms.items()}
 
     async def end(self, arms: Mapping[str, Arm]) -> None:
         for name, arm in arms.items():
-            before, after = self._before.get(name), await scrape(arm.url)
+            before, after = self._before.get(name), await snapshot(f"{arm.url}/metrics")
             window = None if before is None or after is None else observed((before, after))
             engine = None if after is None else engine_of(set(after.families))
             found = {} if window is None or engine is None else figures(window, engine)

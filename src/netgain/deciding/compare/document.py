@@ -2,11 +2,11 @@
 
 from netgain.deciding.compare.outcome import Comparison
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.report.document import ORDER
 from netgain.deciding.verdict.deploy import deployable
 from netgain.deciding.verdict.document import ArmFacts, Caveat, Deployable, DesignFacts, Load, Subject, VerdictDocument
 from netgain.deciding.verdict.publish import About, publish
 
-ORDER = "baseline, candidate, candidate, baseline, and the other way round in every other group"
 ORDER_ONCE = "baseline, candidate, and the other way round in every other group"
 
 

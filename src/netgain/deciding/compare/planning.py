@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from netgain.deciding.compare.settings import Settings
-from netgain.deciding.decide.budget import estimate, within
+from netgain.deciding.decide.budget import Estimate, estimate, within
 from netgain.deciding.decide.growing import growing_design, most_starts
 from netgain.deciding.decide.prepared import FREE, check_same, kept, settings_tree
 from netgain.deciding.decide.settings import Form
 from netgain.deciding.experiment.conduct import Design, grouped
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
-from netgain.measuring.measurement.ask import Narrator
+from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.workload.item import Workload
 from netgain.wording import count
 
@@ -54,8 +54,11 @@ def plan(
         in_flight = settings.rate_per_s * request_s
         form = msgspec.structs.replace(form, group_size=max(form.group_size, math.ceil(QUEUES * in_flight)))
     pace = _pace(settings, form, request_s)
-    form = form.fitted(*pace)
+    asked, form = form, form.fitted(*pace)
     if len(settings.started) < 2:
+        lost = _lost(settings.budget_s, asked, form, form.expected_s(*pace))
+        for said in lost:
+            narrator.found(said)
         groups = form.groups
         if not repeatable:
             groups = min(groups, max(FEWEST_UNITS, len(workload.items) // form.group_size))
@@ -66,11 +69,13 @@ def plan(
             control_every=form.control_every,
         )
     else:
+
+        def priced(form: Form) -> Estimate:
+            return estimate(form, form.expected_s(*pace), start_s, settings.devices)
+
         if settings.budget_s is not None:
-            form, lost = within(
-                settings.budget_s, form, lambda smaller: smaller.expected_s(*pace), start_s, settings.devices
-            )
-        cost = estimate(form, form.expected_s(*pace), start_s, settings.devices)
+            form, lost = within(settings.budget_s, form, priced)
+        cost = priced(form)
         for said in (f"the experiment: {cost.says}", *lost):
             narrator.found(said)
         chosen = workload.subset(form.starts * form.groups * form.group_size)
@@ -78,6 +83,24 @@ def plan(
         design = growing_design(chosen.items, form, settings.concurrency, most)
     design = msgspec.structs.replace(design, mirrored=repeatable, rate_per_s=settings.rate_per_s, seed=settings.seed)
     return Plan(settings=tree_of(settings), design=design, lost=lost)
+
+
+def _lost(budget_s: float | None, asked: Form, given: Form, expected_s: float) -> tuple[str, ...]:
+    """What a budget of time takes from the form on running servers, and whether it is exceeded all the same."""
+    if budget_s is None:
+        return ()
+    said = []
+    if (given.groups, given.group_size) != (asked.groups, asked.group_size):
+        said.append(
+            f"Budget: {count(given.groups, 'group')} of {count(given.group_size, 'prompt')} in place of {asked.groups} of "
+            f"{asked.group_size}, so intervals are wider."
+        )
+    if expected_s > budget_s:
+        said.append(
+            f"Budget: the least that can decide anything is expected to take {expected_s / 60.0:.1f} min, which is more than the "
+            f"{budget_s / 60.0:.3g} asked for."
+        )
+    return tuple(said)
 
 
 def announcement(design: Design, request_s: float) -> str:

@@ -22,7 +22,7 @@ from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.verdict import Check
 from netgain.deciding.report.outcome import ArmReport, arm_report
 from netgain.errors import UsageError
-from netgain.measuring.measurement.ask import Narrator
+from netgain.measuring.client.narrator import Narrator
 from netgain.wording import count
 
 ADVICE = (

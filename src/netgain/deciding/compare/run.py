@@ -5,7 +5,7 @@ from netgain.deciding.compare.results import compare_results
 from netgain.deciding.compare.servers import compare_servers
 from netgain.deciding.compare.settings import Settings
 from netgain.deciding.experiment.interrupt import run_interruptible
-from netgain.measuring.measurement.ask import Narrator
+from netgain.measuring.client.narrator import Narrator
 
 
 def compare(settings: Settings, narrator: Narrator) -> Comparison:

@@ -11,7 +11,7 @@ import msgspec
 from netgain.deciding.compare.concluding import conclude
 from netgain.deciding.compare.counting import FigureLog
 from netgain.deciding.compare.measured import Measured, Prepared
-from netgain.deciding.compare.meeting import Known, know
+from netgain.deciding.compare.meeting import know
 from netgain.deciding.compare.outcome import Comparison
 from netgain.deciding.compare.planning import Plan, announcement, plan, plan_before
 from netgain.deciding.compare.quality import quality_ask
@@ -33,8 +33,9 @@ from netgain.deciding.experiment.journal import FILE
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.errors import Unavailable, UsageError
-from netgain.measuring.measurement.ask import Narrator, load_items
-from netgain.measuring.measurement.server import meet
+from netgain.measuring.client.narrator import Narrator
+from netgain.measuring.measurement.ask import load_items
+from netgain.measuring.measurement.server import introduced, meet
 from netgain.measuring.record.as_workload import load_traffic
 
 PROBE_TIMEOUT_S = 30.0
@@ -158,7 +159,7 @@ async def _prepare(settings: Settings, started: Started, overrides: Mapping[str,
     if settings.same_server:  # also under two names of one address
         known[CANDIDATE], met[CANDIDATE] = known[BASELINE], met[BASELINE]
     for name, one in known.items():
-        narrator.found(f"{name}: {_introduced(one)}")
+        narrator.found(f"{name}: {introduced(one.greeted.server)}, {one.greeted.base}")
     return Prepared(
         known=known,
         met=met,
@@ -167,16 +168,6 @@ async def _prepare(settings: Settings, started: Started, overrides: Mapping[str,
         salted=all(one.options.salt is not None for one in met.values()),
         may_reset=settings.may_reset,
     )
-
-
-def _introduced(known: Known) -> str:
-    side = known.side
-    engine = (
-        f"{side.engine} {side.version or '(version unknown)'}"
-        if side.engine
-        else "an engine that does not say its name"
-    )
-    return f"{side.model} on {engine}, {side.where[0]}"
 
 
 def _hurried(asking: Asking) -> Asking:

@@ -1,5 +1,6 @@
 """What a comparison is asked to do, checked before anything is read or sent."""
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -102,8 +103,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"the minimum effect is {self.minimum_effect}; give a share such as 0.03 for 3 %")
         if self.output_tokens is not None and self.output_tokens < 2:
             raise UsageError(f"outputs of {count(self.output_tokens, 'token')} show no decode; allow at least 2")
-        if self.budget_s is not None and not self.budget_s > 0.0:
-            raise UsageError(f"the budget is {self.budget_s:g} s; it must be positive")
+        if self.budget_s is not None and not 0.0 < self.budget_s < math.inf:
+            raise UsageError(f"the budget is {self.budget_s:g} s; it must be positive and finite")
         if self.slo is not None:
             parse_slo(self.slo)
         sides = (self.baseline, self.candidate)

@@ -15,7 +15,7 @@ from netgain.deciding.experiment.arms.described import launched
 from netgain.deciding.experiment.arms.idle import SPINNING, find_spinners, give_turn
 from netgain.deciding.experiment.arms.startup import bring_up, end
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
-from netgain.measuring.measurement.ask import Narrator
+from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.measurement.server import Met
 from netgain.measuring.observe.names import known_engine
 

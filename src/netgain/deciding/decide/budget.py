@@ -31,22 +31,19 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate(form: Form, measuring_s: float, start_s: float, devices: int) -> Estimate:
-    """`measuring_s`: how long its requests take; `start_s`: how long one server took to start."""
+    """`measuring_s`: of all blocks together; `start_s`: how long one server took to start."""
     arms = 2 if form.control_every is None else 3
     return Estimate(arms=arms, devices=devices, wall_s=measuring_s + form.starts * arms * start_s)
 
 
-def within(
-    budget_s: float, form: Form, measuring_s: Callable[[Form], float], start_s: float, devices: int
-) -> tuple[Form, tuple[str, ...]]:
+def within(budget_s: float, form: Form, cost: Callable[[Form], Estimate]) -> tuple[Form, tuple[str, ...]]:
     """The largest form that costs at most `budget_s` device-seconds, and what a smaller one loses. Raises UsageError with the
     least that would do when even the smallest that can decide costs more."""
-    smallest = form
+    need = cost(form)
     for smaller in _smaller(form):
-        smallest = smaller
-        if 3600.0 * estimate(smaller, measuring_s(smaller), start_s, devices).device_hours <= budget_s:
+        need = cost(smaller)
+        if 3600.0 * need.device_hours <= budget_s:
             return smaller, _lost(form, smaller)
-    need = estimate(smallest, measuring_s(smallest), start_s, devices)
     raise UsageError(
         f"a budget of {budget_s / 3600.0:.2f} device-hours is too small: the least that can decide anything is {need.says}; "
         "give more, cut the outputs (--max-tokens), or ask at fewer loads"
@@ -88,8 +85,10 @@ def _lost(asked: Form, given: Form) -> tuple[str, ...]:
         within_starts = given.starts < FEWEST_UNITS <= asked.starts
         lost.append(text + (", so the verdict holds within these starts only." if within_starts else "."))
     if (given.groups, given.group_size) != (asked.groups, asked.group_size):
+        size = (
+            "" if given.group_size == asked.group_size else f" of {given.group_size} prompts, not {asked.group_size},"
+        )
         lost.append(
-            f"Budget: {given.groups} groups of {given.group_size} per start in place of {asked.groups} of {asked.group_size}, so "
-            "intervals are wider."
+            f"Budget: {count(given.groups, 'group')}{size} per start in place of {asked.groups}, so intervals are wider."
         )
     return tuple(lost)

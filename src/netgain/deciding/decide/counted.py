@@ -1,18 +1,14 @@
 """What an engine's own counters say of drafting, over all starts of the candidate's server: for engines that send no account
 with each answer."""
 
-import time
 from collections.abc import Iterable
-
-import aiohttp
 
 from netgain.deciding.experiment.arm import Arm
 from netgain.measuring.client.record import ClientRecord
-from netgain.measuring.observe.exposition import Snapshot, read_exposition
+from netgain.measuring.observe.exposition import Snapshot
 from netgain.measuring.observe.names import engine_of, figures
+from netgain.measuring.observe.scrape import snapshot
 from netgain.measuring.observe.window import observed
-
-TIMEOUT_S = 10.0
 
 
 class DraftLog:
@@ -25,10 +21,10 @@ class DraftLog:
         self.output_tokens: float | None = 0.0
 
     async def begin(self, arm: Arm) -> None:
-        self._before = await scrape(arm.url)
+        self._before = await snapshot(f"{arm.url}/metrics")
 
     async def end(self, arm: Arm) -> None:
-        after = await scrape(arm.url)
+        after = await snapshot(f"{arm.url}/metrics")
         window = None if self._before is None or after is None else observed((self._before, after))
         engine = None if after is None else engine_of(set(after.families))
         found = {} if window is None or engine is None else figures(window, engine)
@@ -47,14 +43,3 @@ class DraftLog:
         later = self.output_tokens - requests
         steps = later - self.accepted
         return later / steps if steps > 0.0 else None
-
-
-async def scrape(url: str) -> Snapshot | None:
-    """The server's metrics now; None where it tells none."""
-    try:
-        session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
-        async with session, session.get(f"{url}/metrics") as response:
-            text = (await response.read()).decode(errors="replace")
-            return read_exposition(text, time.monotonic()) if response.status == 200 else None
-    except (aiohttp.ClientError, OSError, TimeoutError):
-        return None

@@ -23,7 +23,7 @@ from netgain.deciding.verdict.document import Caveat
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.observe.names import Engine
-from netgain.measuring.observe.scrape import Observed
+from netgain.measuring.observe.scrape import Observed, snapshot
 from netgain.measuring.workload.item import Item
 
 PROBE_CONTEXT = 128  # tokens before the steps whose cost is measured from outside
@@ -36,10 +36,12 @@ _VERSIONS: Mapping[Engine, tuple[str, str]] = {
 
 def described(settings: Settings) -> Described:
     """How both arms are started, but for the technique's own flags."""
-    starting = settings.starting
+    starting, hooks = settings.starting, settings.hooks
     if settings.engine == "netgain":
         starting = msgspec.structs.replace(starting, flags=settings.serve_flags)
-    return Described(engine=settings.engine, model=settings.model, starting=starting, hooks=settings.hooks)
+    if hooks is not None:  # whatever they start is reset and read as the engine that was asked for
+        hooks = msgspec.structs.replace(hooks, engine=settings.engine)
+    return Described(engine=settings.engine, model=settings.model, starting=starting, hooks=hooks)
 
 
 def launch(settings: Settings, name: str, flags: Sequence[str]) -> Arm:
@@ -91,7 +93,10 @@ async def replayable(
 async def engine_version(engine: Engine, url: str) -> str | None:
     """What the running engine calls its version; None where it does not tell."""
     if engine not in _VERSIONS:
-        return None
+        seen = await snapshot(f"{url}/metrics")
+        families = () if seen is None else seen.families.values()
+        samples = (sample for family in families for sample in family.samples)
+        return next((dict(one.labels).get("version") for one in samples if one.name == "netgain_build_info"), None)
     route, field = _VERSIONS[engine]
     try:
         session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10.0))

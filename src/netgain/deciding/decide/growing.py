@@ -3,21 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from netgain.deciding.decide.budget import Estimate
-from netgain.deciding.decide.narrate import Narrator
-from netgain.deciding.decide.settings import Form, Settings
+from netgain.deciding.decide.settings import Form
 from netgain.deciding.experiment.conduct import Design, grouped
 from netgain.deciding.experiment.growth import Growth, grow
 from netgain.deciding.experiment.observation import Observation
-from netgain.deciding.experiment.sweeping import sweep_design
+from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.workload.item import Item
 from netgain.wording import count
-
-
-def designed(form: Form, settings: Settings, items: Sequence[Item], most: int) -> Design:
-    """The experiment of this form at the load, or the loads, that were asked for; at one load it may grow to `most` starts."""
-    if settings.loads:
-        return sweep_design(items, settings.loads, form.starts, form.groups, form.control_every)
-    return growing_design(items, form, settings.concurrency, most)
 
 
 def most_starts(form: Form, cost: Estimate, budget_s: float | None) -> int:

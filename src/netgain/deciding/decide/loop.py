@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from netgain.deciding.decide.budget import estimate, within
 from netgain.deciding.decide.candidates import choose, nothing_to_try, refuse_what_cannot_be_judged, without_lossy
 from netgain.deciding.decide.context import caveats_of, context, probed
 from netgain.deciding.decide.counted import DraftLog
@@ -22,9 +21,10 @@ from netgain.deciding.decide.engines import (
     replayable,
     step_cost,
 )
-from netgain.deciding.decide.growing import designed, most_starts, when_enough
+from netgain.deciding.decide.growing import when_enough
 from netgain.deciding.decide.handoffs import HandoffLog
-from netgain.deciding.decide.narrate import Narrator, Silence
+from netgain.deciding.decide.narrate import Silence
+from netgain.deciding.decide.planning import plan
 from netgain.deciding.decide.prepared import (
     Prepared,
     asked_for,
@@ -39,8 +39,8 @@ from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms
 from netgain.deciding.decide.recording import record_baseline
 from netgain.deciding.decide.score import score
 from netgain.deciding.decide.server import Served, served_model, step_counts, whole_number
-from netgain.deciding.decide.settings import Form, Settings
-from netgain.deciding.decide.sweeping import announcement, blocks_of, judge_trial, measuring_s
+from netgain.deciding.decide.settings import Settings
+from netgain.deciding.decide.sweeping import announcement, blocks_of, judge_trial
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
 from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.diagnose.workload_classes import workload_classes
@@ -59,6 +59,7 @@ from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.drafter import Drafter, read_drafter
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.verdict.deploy import deployable
+from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.record.as_workload import load_traffic
 from netgain.measuring.workload.slo import SLO, parse_slo
 
@@ -108,27 +109,16 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         answered = {record.item_id for record in recorded.records if record.ok}
         used = tuple(item for item in items if item.id in answered)
         parts = decomposed(settings.engine, recorded.records, seen)
-        form, lost = settings.form.fitted(parts.e2e_s, settings.concurrency), tuple[str, ...]()
-
-        def takes_s(form: Form) -> float:
-            return measuring_s(designed(form, settings, used, form.starts), parts, settings.concurrency, cost)
-
-        if settings.budget_s is not None:
-            form, lost = within(settings.budget_s, form, takes_s, start_s, settings.devices)
-        cost_of_it = estimate(form, takes_s(form), start_s, settings.devices)
-        for said in (f"the experiment: {cost_of_it.says}", *lost):
+        planned = plan(settings, used, parts, cost, start_s)
+        design = planned.design
+        for said in (f"the experiment: {planned.estimate.says}", *planned.lost):
             narrator.found(said)
-        design = designed(form, settings, used, most_starts(form, cost_of_it, settings.budget_s))
         tried = {item.id for item in design.fewest.items}
         good = [record for record in recorded.records if record.ok and record.item_id in tried]
-        version = (
-            context()["netgain"]
-            if settings.engine == "netgain"
-            else await engine_version(settings.engine, baseline.url)
-        )
+        version = await engine_version(settings.engine, baseline.url)
         facts = Facts(
             engine=settings.engine,
-            engine_version=str(version or "unknown"),
+            engine_version=version or "unknown",
             model=model,
             workload=workload.name,
             concurrency=settings.concurrency,
@@ -179,9 +169,9 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             deploy_note=None,
             server_client_gap_s=server_client_gap_s(recorded.records),
             looped_baseline=looped_share(recorded.records),
-            cannot_show=(*workload.notes, *lost, *cannot_show(settings, items, tried)),
+            cannot_show=(*workload.notes, *planned.lost, *cannot_show(settings, design.fewest.starts, items, tried)),
             engine=settings.engine,
-            engine_version=None if version is None else str(version),
+            engine_version=version,
             workload_classes=classes,
         )
         outcome = base
@@ -285,6 +275,7 @@ async def _try(
     write_records(settings.output / "records.jsonl", trial)
     resident = {name: seen.resident_bytes if (seen := arm.observe()) else None for name, arm in arms.items()}
     adopt = analysis.verdict.decision == "adopt"
+    withheld = adopt and not switch.verified
     return msgspec.structs.replace(
         base,
         first_verdict_s=time.monotonic() - began_s,
@@ -304,15 +295,15 @@ async def _try(
             analysis,
             drafted.committed_per_step
             if drafted
-            else drafts.committed_per_step(seen.record for seen in trial.observations if seen.arm == CANDIDATE),
+            else drafts.committed_per_step(seen.record for seen in trial.fresh if seen.arm == CANDIDATE),
         ),
         drafting=drafted,
         cache_state=await baseline.reset(),
-        deploy=(arms[CANDIDATE] if adopt else baseline).command if switch.verified else None,
-        deploy_note=switch.note,
+        deploy=None if withheld else (arms[CANDIDATE] if adopt else baseline).command,
+        deploy_note=switch.note if adopt or switch.verified else None,
         sweep=judged.sweep,
         grown=grown[-1].says if grown else None,
-        handoffs=handoffs.costs(),
+        handoffs=handoffs.costs() if len(trial.fresh) == len(trial.observations) else None,
         quality=None
         if quality is None
         else for_verdict(quality, chosen.kind, analysis.verdict.identity, settings.scorer),
@@ -324,7 +315,7 @@ async def _try(
                 (arms[CANDIDATE] if adopt else baseline).command,
                 switch.flags,
                 switch.checked_with,
-                None if switch.verified else switch.note,
+                switch.note if withheld else None,
             ),
         ),
     )

@@ -38,8 +38,9 @@ def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
     )
 
 
-def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]) -> tuple[str, ...]:
-    """What this form of the run leaves open, whatever its verdict. `used` are the ids of those of `items` that were tried."""
+def cannot_show(settings: Settings, starts: int, items: Sequence[Item], used: Collection[str]) -> tuple[str, ...]:
+    """What this form of the run leaves open, whatever its verdict. `starts`: of each arm, which a budget may have made fewer;
+    `used` are the ids of those of `items` that were tried."""
     form = settings.form
     said_so = [
         f"Other loads: {_in_flight(settings)} in flight, the next sent when one ends (closed loop). Queueing "
@@ -48,9 +49,9 @@ def cannot_show(settings: Settings, items: Sequence[Item], used: Collection[str]
         "costs here.",
         "Warm prefix caches: each block began cold.",
     ]
-    if form.starts < FEWEST_UNITS:
+    if starts < FEWEST_UNITS:
         said_so.append(
-            f"Differences between server starts: each arm was started {times(form.starts)}, so the verdict holds within these "
+            f"Differences between server starts: each arm was started {times(starts)}, so the verdict holds within these "
             "starts. The noise floor compares blocks of one start."
         )
     if settings.quick and form.output_tokens is not None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from netgain.deciding.decide.narrate import Narrator
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.identity import Identity
 from netgain.deciding.experiment.quality_gate import (
@@ -18,6 +17,7 @@ from netgain.deciding.experiment.quality_gate import (
 from netgain.deciding.technique.kind import Kind
 from netgain.deciding.verdict.quality import Divergence, PerplexityDelta, Quality, QualityState, TaskScore
 from netgain.errors import Unavailable, UsageError
+from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.quality.measure import QualityAsk, measure_quality
 from netgain.measuring.quality.result import Quality as Measured
@@ -124,7 +124,7 @@ def for_verdict(judged: Judged, kind: Kind, identity: Identity | None, scorer: s
                 low=ratio.low,
                 high=ratio.high,
                 texts=apart.kl.texts,
-                tokens=apart.kl.positions,
+                positions=apart.kl.positions,
                 limit=ratio.limit,
                 state=ratio.state,
             ),
@@ -133,8 +133,8 @@ def for_verdict(judged: Judged, kind: Kind, identity: Identity | None, scorer: s
                 low=apart.kl.low,
                 high=apart.kl.high,
                 p99=apart.kl_p99,
-                top_agreement=apart.same_first.value,
-                tokens=apart.kl.positions,
+                same_first=apart.same_first.value,
+                positions=apart.kl.positions,
                 limit=kl.limit,
                 state=_worst(kl, found["KL p99, at least"], found["same first choice"]),
             ),
@@ -152,7 +152,7 @@ def for_verdict(judged: Judged, kind: Kind, identity: Identity | None, scorer: s
                     difference=tasks.difference,
                     low=tasks.low,
                     high=tasks.high,
-                    cases=tasks.items,
+                    items=tasks.items,
                     limit=-tasks.margin,
                     state=of_tasks.state,
                 ),

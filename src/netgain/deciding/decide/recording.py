@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from netgain.deciding.decide.narrate import Narrator
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.conduct import Asking, warm_up
 from netgain.errors import Unavailable
+from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.client.record import ErrorKind
 from netgain.measuring.client.run import Progress, Run, run
 from netgain.measuring.observe.scrape import Observed, Watch

@@ -106,6 +106,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"{self.engine} has no default model; name one that it can load (--model)")
         if self.engine != "netgain" and self.serve_flags:
             raise UsageError(f"--set is for netgain's settings; give {self.engine} its own flags (--flags)")
+        if self.hooks is not None and self.starting != Starting(flags=self.starting.flags):
+            raise UsageError(
+                "arms operated by hooks are started by them: say environment and devices in the hooks' file, and leave out "
+                "--python, --command, --env and --devices"
+            )
+        if self.hooks is not None and self.hooks.engine not in (None, self.engine):
+            raise UsageError(
+                f"the hooks say that {self.hooks.engine} serves, and the engine asked for is {self.engine}; name the same "
+                "(--engine)"
+            )
         if self.engine == "netgain" and self.starting != Starting(devices=self.starting.devices):
             raise UsageError(
                 "netgain starts itself, with --set NAME=VALUE; --python, --command, --flags and --env are for others"

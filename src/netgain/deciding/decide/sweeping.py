@@ -5,19 +5,18 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from netgain.cost.step_cost import StepCost
-from netgain.deciding.decide.narrate import Narrator
+from netgain.deciding.decide.planning import measuring_s
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import Design, Trial
 from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.experiment.sweep import Sweep
-from netgain.deciding.experiment.sweeping import analyse_loads, expected_s
-from netgain.deciding.technique.decomposition import Decomposition
+from netgain.deciding.experiment.sweeping import analyse_loads
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.prediction import Prediction, Setting
 from netgain.deciding.technique.protocol import Technique
+from netgain.measuring.client.narrator import Narrator
 from netgain.wording import count
 
 
@@ -55,31 +54,17 @@ def _of(prediction: Prediction, setting: Setting) -> float | None:
     return next((one.speedup_e2e for one in prediction.considered if one.setting == setting), None)
 
 
-def measuring_s(design: Design, parts: Decomposition, recorded_at: int, cost: StepCost | None) -> float:
-    """How long measuring takes, from the mean time of what was recorded at one load and, for other loads, what a step of that
-    batch costs more."""
-    context = round(parts.prompt_tokens + parts.output_tokens / 2)
-
-    def request_s(load: int) -> float:
-        if cost is None or load == recorded_at:
-            return parts.e2e_s
-        dearer, now = (cost.verify(batch, 1, context).seconds for batch in (load, recorded_at))
-        return parts.e2e_s * dearer / now
-
-    return expected_s(design, request_s)
-
-
 def announcement(design: Design, facts: Facts) -> str:
     """What is about to be measured and how long that takes, also where the design may grow."""
-
-    def minutes(design: Design) -> float:
-        return measuring_s(design, facts.decomposition, facts.concurrency, facts.step_cost) / 60.0
-
     fewest = design.fewest
+
+    def minutes(part: Design) -> str:
+        return f"{measuring_s(part, facts.decomposition, facts.step_cost, facts.concurrency) / 60.0:.1f} min"
+
     starts = f" over {count(fewest.starts, 'server start')}" if fewest.starts > 1 else ""
-    told = f"about {minutes(fewest):.1f} min"
+    told = f"about {minutes(fewest)}"
     if fewest is not design:
-        told += f"; up to {design.starts} starts and {minutes(design):.1f} min where noise is large"
+        told += f"; up to {design.starts} starts and {minutes(design)} where noise is large"
     return f"experiment: {count(len(fewest.groups), 'group')} of {sizes(fewest)}{starts}, servers in turn ({told})"
 
 

@@ -124,6 +124,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, ...]
     resumed_at: tuple[int, ...] = ()
 
+    @property
+    def fresh(self) -> tuple[Observation, ...]:
+        """What was measured since the run last went on: all that the counters of its servers know of."""
+        since = self.resumed_at[-1] if self.resumed_at else 0
+        return tuple(seen for seen in self.observations if seen.block >= since)
+
 
 def grouped(items: Sequence[Item], groups: int, size: int) -> tuple[tuple[Item, ...], ...]:
     """Deal items out to `groups` groups of `size`, taking turns, so that each group is a sample of the whole.

@@ -82,7 +82,11 @@ class Journal:
                 )
             else:
                 kept.append(found)
-        file = _locked(path.open("r+b"), path)
+        try:
+            opened = path.open("r+b")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written on ({error.strerror or error})") from error
+        file = _locked(opened, path)
         file.truncate(sum(len(line) + 1 for line in lines))
         file.seek(0, os.SEEK_END)
         journal = cls(file, path, kept, (*resumed, len(kept)))

@@ -21,6 +21,7 @@ from netgain.deciding.verdict.quality import Quality
 from netgain.ledger.records import DraftCounts
 from netgain.ledger.stage import Stage
 from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.observe.names import Engine
 
 FORMAT = 1
 
@@ -95,8 +96,8 @@ class ArmLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the loop. `analysis` is None when no candidate could be tried; `stopped` then says why. `probe` is the
     machine's, as it was kept before the run. With a sweep over loads, `analysis` and `arms` are of one of them, that of
-    `asked.concurrency`. `grown`: why the design was made larger than its form. `server`: what the baseline tells of itself;
-    `engine_version`: None where it does not tell."""
+    `asked.concurrency`. `engine` is what both arms run, `engine_version` as it says itself (None: it does not tell).
+    `grown`: why the design was made larger than its form."""
 
     format: int = FORMAT
     created: str
@@ -131,10 +132,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality | None = None
     caveats: tuple[Caveat, ...] = ()
     deployable: tuple[Deployable, ...] = ()
-    grown: str | None = None
-    engine: str = "netgain"
+    engine: Engine = "netgain"
     engine_version: str | None = None
     workload_classes: tuple[WorkloadClass, ...] = ()
+    grown: str | None = None
 
 
 def arm_report(

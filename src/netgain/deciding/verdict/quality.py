@@ -23,22 +23,22 @@ class PerplexityDelta(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     texts: int | None = None
-    tokens: int | None = None
+    positions: int | None = None
     limit: float | None = None
     state: QualityState = "not shown"
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """Kullback-Leibler divergence of the candidate's next-token distribution from the baseline's, in nats per token.
+    """Kullback-Leibler divergence of the candidate's next-token distribution from the baseline's, in nats per position.
 
-    `top_agreement`: share of positions where both would choose the same token."""
+    `same_first`: share of positions where both would choose the same token."""
 
     mean: float | None
     low: float | None = None
     high: float | None = None
     p99: float | None = None
-    top_agreement: float | None = None
-    tokens: int | None = None
+    same_first: float | None = None
+    positions: int | None = None
     limit: float | None = None
     state: QualityState = "not shown"
 
@@ -55,7 +55,7 @@ class TaskScore(msgspec.Struct, frozen=True, kw_only=True):
     difference: float | None
     low: float | None = None
     high: float | None = None
-    cases: int | None = None
+    items: int | None = None
     limit: float | None = None
     state: QualityState = "not shown"
 

@@ -1,7 +1,7 @@
 """What a measurement is asked to do, checked before anything is sent."""
 
+import math
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -70,18 +70,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             ("budget", self.budget_s),
             ("max_tokens", self.max_tokens),
         ):
-            if value is not None and not value > 0:
-                raise UsageError(f"{name} is {value}; it must be positive")
-        if self.warm_up_s is not None and not self.warm_up_s >= 0:
-            raise UsageError(f"the warm-up is {self.warm_up_s} s; it must not be negative")
-
-
-class Narrator(Protocol):
-    """Whoever tells the user what goes on. `phase` begins one (of `steps` steps, if known), `step` ends a step of it."""
-
-    def phase(self, text: str, steps: int | None = None) -> None: ...
-    def step(self, text: str = "") -> None: ...
-    def found(self, text: str) -> None: ...
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"{name} is {value}; it must be positive and finite")
+        if self.warm_up_s is not None and not 0 <= self.warm_up_s < math.inf:
+            raise UsageError(f"the warm-up is {self.warm_up_s} s; it must be finite and not negative")
 
 
 def load_items(ask: Ask) -> Workload:

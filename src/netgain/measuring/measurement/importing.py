@@ -59,7 +59,7 @@ def read_result(path: Path, tool: Tool | None = None, slo: SLO | None = None) ->
     tool = tool or _tool_of(data, file)
     try:
         imported = _READERS[tool](data, file.name)
-    except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         raise UsageError(f"{file} cannot be read as a result of {tool}: {error}") from error
     return _measurement(imported, slo), imported
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from netgain.measuring.client.extent import Extent
+from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.client.run import Progress
 from netgain.measuring.client.summary import format_seconds
-from netgain.measuring.measurement.ask import Ask, Narrator, arrivals_of, load_items
+from netgain.measuring.measurement.ask import Ask, arrivals_of, load_items
 from netgain.measuring.measurement.caveats import caveats_of
 from netgain.measuring.measurement.conduct import conduct, load_for, ramp
 from netgain.measuring.measurement.records import Row, rows_of, write_records
@@ -22,7 +23,7 @@ from netgain.measuring.measurement.result import (
     write_measurement,
 )
 from netgain.measuring.measurement.search import saturate
-from netgain.measuring.measurement.server import Met, changed, meet
+from netgain.measuring.measurement.server import Met, changed, introduced, meet
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Workload
 from netgain.wording import count
@@ -114,15 +115,9 @@ def _prompts(workload: Workload, rows: list[Row]) -> Prompts:
 
 
 def _met(met: Met) -> str:
-    server = met.server
-    engine = (
-        f"{server.engine} {server.version or '(version unknown)'}"
-        if server.engine
-        else "an engine that does not say its name"
-    )
     first, later = met.probes[0], met.unloaded_s
     return (
-        f"{server.model} on {engine}; a request alone takes {format_seconds(later)} "
+        f"{introduced(met.server)}; a request alone takes {format_seconds(later)} "
         f"(the first one {format_seconds(first.finished_s - first.sent_s)}, {count(len(met.probes), 'probe')})"
     )
 

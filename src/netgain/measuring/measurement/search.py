@@ -9,9 +9,10 @@ from typing import Literal
 
 from netgain.errors import Unavailable
 from netgain.measuring.client.extent import Extent
+from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.client.record import ErrorKind
 from netgain.measuring.client.summary import Summary, format_seconds
-from netgain.measuring.measurement.ask import Ask, Narrator
+from netgain.measuring.measurement.ask import Ask
 from netgain.measuring.measurement.conduct import Conducted, conduct, growing, load_for, ramp
 from netgain.measuring.measurement.records import Row, rows_of
 from netgain.measuring.measurement.result import Measurement, Prompts, Saturation, Source, Window

@@ -41,6 +41,13 @@ class Met(msgspec.Struct, frozen=True, kw_only=True):
         return min(record.finished_s - record.sent_s for record in self.probes)
 
 
+def introduced(server: Server) -> str:
+    """Which model on which engine, in words."""
+    if server.engine is None:
+        return f"{server.model} on an engine that does not say its name"
+    return f"{server.model} on {server.engine} {server.version or '(version unknown)'}"
+
+
 class Greeted(msgspec.Struct, frozen=True, kw_only=True):
     """A server that said what it serves, before any prompt was sent."""
 

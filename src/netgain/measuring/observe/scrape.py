@@ -7,17 +7,19 @@ import asyncio
 import math
 import time
 import zlib
+from collections.abc import Mapping
 
 import aiohttp
 import msgspec
 
-from netgain.measuring.observe.exposition import read_exposition
+from netgain.measuring.observe.exposition import Snapshot, read_exposition
 from netgain.measuring.observe.names import Engine, Figure, engine_of, figures
 from netgain.measuring.observe.window import ServerWindow, observed
 
 INTERVAL_S = 1.0
 MOST_SCRAPES = 400
 _PATIENCE_S = 5.0
+_AS_TEXT = {"Accept": "text/plain;version=0.0.4"}
 _LARGEST_BYTES = 64 * 2**20
 
 
@@ -36,13 +38,27 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     absent: str | None = None
 
 
+async def snapshot(
+    url: str, headers: Mapping[str, str] | None = None, patience_s: float = _PATIENCE_S
+) -> Snapshot | None:
+    """One scrape of `url`, now; None when it does not answer in time, or not with 200."""
+    try:
+        wanted = {**(headers or {}), **_AS_TEXT}
+        session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=patience_s), headers=wanted)
+        async with session, session.get(url) as response:
+            body = await _whole(response) if response.status == 200 else None
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return None
+    return None if body is None else read_exposition(body.decode("utf-8", "replace"), time.monotonic())
+
+
 class Watch:
     """Scrapes `url` from `begin` to `end`. `headers`: sent with each scrape. `expected_s`: how long that will take; infinite
     for only the two ends and each `look`. Never raises for what the server does."""
 
     def __init__(self, url: str, headers: dict[str, str] | None = None, expected_s: float = 60.0) -> None:
         self.url = url
-        self._headers = {**(headers or {}), "Accept": "text/plain;version=0.0.4"}
+        self._headers = {**(headers or {}), **_AS_TEXT}
         self._interval_s = max(INTERVAL_S, expected_s / MOST_SCRAPES)
         self._texts: list[tuple[float, float, bytes]] = []  # when, how long it took, zlib
         self._missed = 0

@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
+from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.quality.answering import TaskScores, answer_tasks
 from netgain.measuring.quality.divergence import Divergence, divergence
 from netgain.measuring.quality.laws import Law
@@ -67,14 +67,6 @@ class QualityAsk(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "without texts and without tasks there is nothing to measure; give --tasks FILE or --texts"
             )
-
-
-class Narrator(Protocol):
-    """Whoever tells the user what goes on."""
-
-    def phase(self, text: str, steps: int | None = None) -> None: ...
-    def step(self, text: str = "") -> None: ...
-    def found(self, text: str) -> None: ...
 
 
 async def measure_quality(ask: QualityAsk, narrator: Narrator) -> Quality:

@@ -75,7 +75,7 @@ class AttachedServer:
     async def reset(self) -> str:
         if not self._may_reset:
             return "the caches of a server that others run are left alone; prompts are salted where it knows salts"
-        return (await ask_reset(self._url, self._engine)).says
+        return (await ask_reset(self._url, self._engine, self._headers)).says
 
     def observe(self) -> Observed | None:
         return None

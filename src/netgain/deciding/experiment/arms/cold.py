@@ -5,14 +5,14 @@ import time
 import uuid
 from collections.abc import Mapping
 
-import aiohttp
 import msgspec
 
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.conduct import Asking
 from netgain.measuring.client.run import run
-from netgain.measuring.observe.exposition import Snapshot, read_exposition
+from netgain.measuring.observe.exposition import Snapshot
 from netgain.measuring.observe.names import Engine, engine_of, figures
+from netgain.measuring.observe.scrape import snapshot
 from netgain.measuring.observe.window import observed
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item
@@ -60,6 +60,9 @@ class _Answered(msgspec.Struct, frozen=True):
 
     @property
     def cached(self) -> int | None:
+        """None where nothing tells, and for a probe that failed: its counters did not move either."""
+        if not self.ok:
+            return None
         told = [value for value in (self.by_counter, self.by_usage) if value is not None]
         return round(max(told)) if told else None
 
@@ -98,20 +101,25 @@ async def verify_cold(arm: Arm, asking: Asking) -> ColdCache:
     found = f"{again.cached} of {tokens} tokens of a repeated prompt were found again"
     if after.cached is not None and after.cached <= COLD_SHARE * tokens:
         return ColdCache(verified=True, says=f"{found}, {after.cached} of them after the reset ({answer})", **told)
-    failed = f"{found}, and {after.cached} of them after the reset ({answer})"
+    failed = f"{found}, and {_number(after.cached)} of them after the reset ({answer})"
     if not asking.salted:
-        return ColdCache(verified=False, says=failed, **told)
+        return ColdCache(verified=None if after.cached is None else False, says=failed, **told)
     salted = await _ask(arm.url, asking, item, f"{nonce}-b")
     told["after_salt"] = salted.cached
     if salted.cached is not None and salted.cached <= COLD_SHARE * tokens:
         says = f"{found}; {salted.cached} of them under another cache salt, of which every block has its own"
         return ColdCache(verified=True, says=says, **told)
-    return ColdCache(verified=False, says=f"{failed}, {salted.cached} under another cache salt", **told)
+    failed += f", {_number(salted.cached)} under another cache salt"
+    return ColdCache(verified=None if salted.cached is None else False, says=failed, **told)
+
+
+def _number(cached: int | None) -> str:
+    return "an unknown number" if cached is None else str(cached)
 
 
 async def _ask(url: str, asking: Asking, item: Item, salt: str) -> _Answered:
     options = asking.under(salt)
-    before = await _scrape(url, options.headers)
+    before = await snapshot(f"{url}/metrics", options.headers, SETTLE_S)
     record = (await run(url, asking.model, [item], Closed(1), options)).records[0]
     counted = None if before is None else await _gained(url, before, options.headers)
     server = record.server
@@ -129,7 +137,7 @@ async def _gained(url: str, before: Snapshot, headers: Mapping[str, str]) -> flo
     """Cached tokens that the counters gained since `before`, once they know of the answer: some lag behind it."""
     until_s = time.monotonic() + SETTLE_S
     while True:
-        after = await _scrape(url, headers)
+        after = await snapshot(f"{url}/metrics", headers, SETTLE_S)
         window = None if after is None else observed((before, after))
         engine: Engine | None = None if after is None else engine_of(set(after.families))
         if window is None or engine is None:
@@ -139,14 +147,3 @@ async def _gained(url: str, before: Snapshot, headers: Mapping[str, str]) -> flo
         if output is None or output >= 1.0 or time.monotonic() > until_s:
             return found["cached_tokens"].gained
         await asyncio.sleep(0.05)
-
-
-async def _scrape(url: str, headers: Mapping[str, str]) -> Snapshot | None:
-    try:
-        timeout = aiohttp.ClientTimeout(total=SETTLE_S)
-        session = aiohttp.ClientSession(timeout=timeout, headers=headers)
-        async with session, session.get(f"{url}/metrics") as response:
-            text = (await response.read()).decode(errors="replace")
-            return read_exposition(text, time.monotonic()) if response.status == 200 else None
-    except (aiohttp.ClientError, OSError, TimeoutError):
-        return None

@@ -3,6 +3,7 @@
 An answer is no proof: vLLM says 200 also when it refuses, and llama.cpp keeps a second cache. `cold.py` looks at the counters.
 """
 
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import aiohttp
@@ -20,10 +21,11 @@ class Reset(msgspec.Struct, frozen=True):
     says: str
 
 
-async def ask_reset(url: str, engine: Engine | None) -> Reset:
-    """Never raises: a server that does not answer is a failure of its next block."""
+async def ask_reset(url: str, engine: Engine | None, headers: Mapping[str, str] | None = None) -> Reset:
+    """`headers`: such as an API key. Never raises: a server that does not answer is a failure of its next block."""
     try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
             match engine:
                 case "vllm":
                     return await _vllm(session, url)
