@@ -221,3 +221,25 @@ def test_at_a_rate_all_blocks_of_a_group_share_one_schedule():
     assert first != second
     assert first != msgspec.structs.replace(design, seed=2).arrivals(0).offsets_s(4)
     assert msgspec.structs.replace(design, rate_per_s=None).arrivals(0) == Closed(1)
+
+
+@pytest.mark.parametrize("groups_done", [0, 1])
+async def test_an_interruption_leaves_whole_groups_where_it_is_to(arms, groups_done):
+    blocks = 0
+
+    def on_block(block, total):
+        nonlocal blocks
+        blocks += 1
+        if blocks == 4 * groups_done + 2:
+            task.cancel()
+
+    asking = Asking(model="m", options=Options(server_record=True))
+    task = asyncio.create_task(conduct(arms, design(), asking, "salt", on_block, keep_interrupted=True))
+    if groups_done == 0:
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return
+    trial = await task
+    assert trial.stopped
+    assert [block.group for block in trial.blocks] == [0, 0, 0, 0]
+    assert {seen.group for seen in trial.observations} == {0}

@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from netgain.cli.exit_codes import INTERRUPTED, of_verdict
 from netgain.cli.headers import header
 from netgain.cli.quality_options import (
     LIMITS,
@@ -26,6 +27,7 @@ from netgain.deciding.compare.settings import START_TIMEOUT_S, QualityAsked, Set
 from netgain.deciding.compare.show import show
 from netgain.deciding.compare.write import write_comparison
 from netgain.deciding.decide.budget import parse_budget
+from netgain.deciding.decide.prepared import to_go_on_with
 from netgain.deciding.experiment.arms.described import Described, describe, describes_an_arm
 from netgain.deciding.experiment.quality_gate import QualityLimits
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
@@ -176,7 +178,7 @@ def compare(
     gate: Annotated[
         bool,
         typer.Option(
-            "--gate", help="Exit with 1 when the candidate is rejected: for CI. A void run exits with 1 anyway."
+            "--gate", help="Exit with 4 when the candidate is rejected: for CI. A void run exits with 3 anyway."
         ),
     ] = False,
 ) -> int:
@@ -249,7 +251,7 @@ def compare(
         quality=quality,
     )
     left = "the servers that were started are gone" if settings.started else "the servers were left as they are"
-    with TerminalProgress(console, stopped=f"no verdict was given, and {left}") as progress:
+    with TerminalProgress(console, lambda: f"no verdict was given, and {left}{to_go_on_with(folder)}") as progress:
         outcome = run_comparison(settings, progress)
     report = write_comparison(outcome, folder)
     if json:
@@ -258,7 +260,9 @@ def compare(
         show(outcome, console)
     console.print(f"[bold]Report:[/] {report}", soft_wrap=True)
     verdict = outcome.analysis.verdict
-    return int(verdict.void or (gate and verdict.decision == "reject"))
+    if outcome.stopped is not None:
+        return INTERRUPTED
+    return of_verdict(verdict.decision, verdict.void, gate)
 
 
 def _arm(sources: list[str]) -> Described | None:

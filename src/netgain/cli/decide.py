@@ -9,8 +9,10 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
+from netgain.cli.exit_codes import DONE, of_verdict
 from netgain.deciding.decide.budget import parse_budget
 from netgain.deciding.decide.loop import decide as run_loop
+from netgain.deciding.decide.prepared import to_go_on_with
 from netgain.deciding.decide.settings import Settings, parse_loads
 from netgain.deciding.experiment.arms.hooks import read_hooks
 from netgain.deciding.experiment.arms.starting import Starting
@@ -130,7 +132,7 @@ def decide(
             show_default=False,
         ),
     ] = None,
-) -> None:
+) -> int:
     """Measure a baseline, try the technique that should help most, and say whether it pays."""
     console = Console()
     if resume is not None and output is not None:
@@ -171,11 +173,16 @@ def decide(
         draft_survival=None if draft_survival is None else parse_shares(draft_survival),
         draft_cost=draft_cost,
     )
-    with TerminalProgress(console) as progress:
+    with TerminalProgress(
+        console, lambda: f"the servers that were started are gone{to_go_on_with(folder)}"
+    ) as progress:
         outcome = run_loop(settings, progress)
     report = write_report(outcome, folder)
     print_summary(outcome, console)
     console.print(f"[bold]Report:[/] {report}", soft_wrap=True)
+    if outcome.analysis is None:  # there was nothing to try, which is an answer
+        return DONE
+    return of_verdict(outcome.analysis.verdict.decision, outcome.analysis.verdict.void)
 
 
 def _engine_named(name: str) -> Engine:

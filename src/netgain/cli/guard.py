@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from netgain.cli.exit_codes import AGAINST, CANNOT_TELL, DONE
 from netgain.cli.headers import header as read_header
 from netgain.cost.quantity import duration
 from netgain.deciding.guard.alert import alert_rules
@@ -16,8 +17,6 @@ from netgain.deciding.verdict.document import VerdictDocument
 from netgain.deciding.verdict.store import read_verdict
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine, known_engine
-
-HOLDS, CANNOT_TELL, ROLLBACK = 0, 3, 4  # 1 is any failure of netgain itself, 2 wrong usage
 
 
 def guard(
@@ -63,7 +62,7 @@ def guard(
             print(text, end="")
         else:
             _write(alert, text)
-        return HOLDS
+        return DONE
     if url is None:
         raise UsageError(
             "name the service, such as netgain guard verdict.json http://10.0.0.5:8000, or ask for --alert FILE"
@@ -93,13 +92,13 @@ def guard(
         if on_rollback is not None:
             done = subprocess.run(on_rollback, shell=True, check=False)
             print(f"{on_rollback!r} ended with {done.returncode}", flush=True)
-        return ROLLBACK
+        return AGAINST
     if found is None:
         print(
             "cannot tell: no window was full"
             + ("" if state is None else " yet; the same command again goes on with it")
         )
-    return HOLDS if found is not None and found.state == "holds" else CANNOT_TELL
+    return DONE if found is not None and found.state == "holds" else CANNOT_TELL
 
 
 def _engine(document: VerdictDocument, url: str | None, headers: dict[str, str]) -> Engine:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from netgain.cli.exit_codes import DONE, INTERRUPTED
 from netgain.errors import NetgainError, Unavailable, UsageError
 from netgain.wording import install_command
 
@@ -62,8 +63,6 @@ SERVE_EXTRA = frozenset(
     {"fastapi", "gguf", "httptools", "llguidance", "safetensors", "starlette", "tokenizers", "torch", "uvicorn"}
 )
 
-INTERRUPTED = 130
-
 
 def main() -> None:
     """Entry point of the console script."""
@@ -74,7 +73,8 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
-    """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+    """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted, or what the
+    command itself returns (`exit_codes`).
 
     Raises what went wrong instead when the environment has NETGAIN_DEBUG=1.
     """
@@ -88,7 +88,7 @@ def run(arguments: Sequence[str], commands: Mapping[str, Command] = COMMANDS) ->
         )
         if sys.stdout is not None:
             sys.stdout.flush()  # now, since a fault at exit would be a traceback
-        return result if type(result) is int else 0
+        return result if type(result) is int else DONE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # a reader that has seen enough, as in `netgain doctor | head`

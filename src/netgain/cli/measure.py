@@ -1,6 +1,5 @@
 """`netgain measure`: load on any OpenAI-compatible server, and what it made of it; or another tool's result in the same form."""
 
-import asyncio
 import datetime
 import sys
 from pathlib import Path
@@ -10,10 +9,12 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from netgain.cli.exit_codes import CANNOT_TELL, DONE, FAILED
 from netgain.cli.headers import header as read_header
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
+from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.measurement.ask import Ask
 from netgain.measuring.measurement.importing import TOOLS, import_result
 from netgain.measuring.measurement.measure import measure as run_measurement
@@ -138,11 +139,13 @@ def measure(
             with_text=with_text,
         )
         folder = output or _fresh(str(urlsplit(base_url(url)).hostname))
-        with TerminalProgress(console, stopped="nothing was written") as progress:
-            measurement = asyncio.run(run_measurement(ask, folder, progress))
+        with TerminalProgress(console, lambda: "nothing was written") as progress:
+            measurement = run_interruptible(run_measurement(ask, folder, progress))
     _print(measurement, console, json)
     console.print(f"[bold]Result:[/] {folder}", soft_wrap=True)
-    return int(not measurement.summary.usable)
+    if measurement.summary.usable:
+        return DONE
+    return CANNOT_TELL if measurement.summary.void is not None else FAILED
 
 
 def _print(measurement: Measurement, console: Console, json: bool) -> None:

@@ -1,6 +1,5 @@
 """`netgain quality`: how well a running server predicts and answers, and what a second one beside it loses."""
 
-import asyncio
 import sys
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from netgain.cli.exit_codes import AGAINST, CANNOT_TELL, DONE
 from netgain.cli.headers import header as read_header
 from netgain.cli.quality_options import (
     LIMITS,
@@ -24,6 +24,7 @@ from netgain.cli.quality_options import (
 from netgain.deciding.experiment.quality_gate import QualityGate, QualityLimits, judge_quality
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
+from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.quality.measure import QualityAsk, measure_quality
 from netgain.measuring.quality.paired_scores import MARGIN
 from netgain.measuring.quality.result import Quality
@@ -51,7 +52,7 @@ def quality(
     min_same_first: MinSameFirst = LIMITS.same_first,
     require_tasks: RequireTasks = False,
     gate: Annotated[
-        bool, typer.Option("--gate", help="Exit with 1 unless the candidate's quality is shown to hold.")
+        bool, typer.Option("--gate", help="Exit with 4 when the candidate loses quality, 3 when it is not shown.")
     ] = False,
     most_texts: Annotated[int | None, typer.Option(min=1, help="Score only so many pieces of text.")] = None,
     piece: Annotated[int, typer.Option(help="Cut texts into pieces of at most so many characters.")] = PIECE_CHARACTERS,
@@ -94,12 +95,14 @@ def quality(
         headers=dict(read_header(text) for text in header or ()),
     )
     console = Console(stderr=json)
-    with TerminalProgress(console, stopped="nothing was kept") as progress:
-        found = asyncio.run(measure_quality(ask, progress))
+    with TerminalProgress(console, lambda: "nothing was kept") as progress:
+        found = run_interruptible(measure_quality(ask, progress))
     judged = None if found.comparison is None else judge_quality(found.comparison, limits)
     _print(found, judged, console, json)
     nothing = found.baseline.perplexity is None and (found.baseline.tasks is None or found.baseline.tasks.mean is None)
-    return int(nothing or (gate and (judged is None or judged.state != "pass")))
+    if nothing or (gate and (judged is None or judged.state == "not enough")):
+        return CANNOT_TELL
+    return AGAINST if gate and judged is not None and judged.state == "fail" else DONE
 
 
 class _Document(msgspec.Struct, frozen=True):

@@ -231,7 +231,7 @@ def test_the_command_prints_the_document_and_the_gate_fails_on_a_regression(sett
         asked = settings(baseline, candidate)
         command = ["compare", "--baseline", baseline, "--candidate", candidate, "--workload", asked.workload, "--quick"]
         command += ["--output", str(tmp_path / "out"), "--json"]
-        assert run([*command, "--gate"]) == 1
+        assert run([*command, "--gate"]) == 4
     told = json.loads(capsys.readouterr().out)
     assert told == json.loads((tmp_path / "out/comparison.json").read_text())
     assert told["analysis"]["verdict"]["decision"] == "reject"

@@ -13,7 +13,7 @@ from netgain.deciding.compare.running import LOOPBACK, check_servers
 from netgain.deciding.compare.settings import Settings
 from netgain.deciding.decide.context import context
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Design
+from netgain.deciding.experiment.conduct import Design, how_far
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.report.outcome import arm_report
 from netgain.wording import count
@@ -29,12 +29,14 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
     """`began_s`: monotonic seconds when the comparison began."""
     trial = measured.trial
     design = planned.design
+    stopped = (f"interrupted after {how_far(trial, design)}",) if trial.stopped else ()
     asked = {name: _tokens_from(measured, measured.urls[name]) for name in measured.watched}
     checks = check_trial(trial, same_cache=False)
     if measured.watched:
         checks += check_servers(measured.watched, asked)
     way = Way(
         advice=ADVICE_OF_STARTS if len(settings.started) == 2 else ADVICE,
+        doubts=tuple(f"the run was {told}, by somebody who could see how it went" for told in stopped),
         greedy=all(item.temperature == 0.0 for item in design.items),
         quality=measured.quality,
     )
@@ -61,12 +63,19 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
         ),
         blocks=trial.blocks,
         cache_state=_cache_state(ready, design),
-        caveats=(*ready.ruling.caveats, *judged.caveats, *measured.caveats, *_caveats(ready, design)),
+        caveats=(
+            *(f"The run was {told}." for told in stopped),
+            *ready.ruling.caveats,
+            *judged.caveats,
+            *measured.caveats,
+            *_caveats(ready, design),
+        ),
         cannot_show=(*ready.workload.notes, *planned.lost, *_cannot_show(settings, design)),
         context=context(),
         quality=judged.quality,
         lossy=judged.lossy,
         grown=measured.grown,
+        stopped="interrupted" if trial.stopped else None,
     )
 
 

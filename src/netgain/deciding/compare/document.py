@@ -45,6 +45,7 @@ def document_of(outcome: Comparison) -> VerdictDocument:
             order=(ORDER if mirrored else ORDER_ONCE) if blocks else None,
             cache_state=outcome.cache_state,
             grown=outcome.grown,
+            stopped=outcome.stopped,
         ),
         arms=tuple(
             ArmFacts(

@@ -54,7 +54,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """`same_server`: an A/A run. `analysis.verdict` of a scaling comparison adopts and rejects nothing: `scaling` is its result.
     `overrides`: fields that were allowed to differ, with the reasons given. `quality`: as measured beside the speed (None:
-    not); `lossy`: why it had to be before anything is adopted. `grown`: why the design was made larger than its form."""
+    not); `lossy`: why it had to be before anything is adopted. `grown`: why the design was made larger than its form. `stopped`:
+    why it ended before all was measured (None: it did not)."""
 
     format: int = FORMAT
     created: str
@@ -78,6 +79,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality | None = None
     lossy: tuple[str, ...] = ()
     grown: str | None = None
+    stopped: str | None = None
 
     @property
     def word(self) -> str:

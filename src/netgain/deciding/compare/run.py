@@ -4,7 +4,7 @@ from netgain.deciding.compare.outcome import Comparison
 from netgain.deciding.compare.results import compare_results
 from netgain.deciding.compare.servers import compare_servers
 from netgain.deciding.compare.settings import Settings
-from netgain.deciding.experiment.interrupt import run_interruptible
+from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.client.narrator import Narrator
 
 

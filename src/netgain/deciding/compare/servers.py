@@ -27,7 +27,7 @@ from netgain.deciding.decide.quality import check_files, judge_arms
 from netgain.deciding.experiment.arms.cold import verify_cold
 from netgain.deciding.experiment.arms.startup import start_again
 from netgain.deciding.experiment.block import Block
-from netgain.deciding.experiment.conduct import Asking, conduct
+from netgain.deciding.experiment.conduct import Asking, conduct, how_far
 from netgain.deciding.experiment.growth import Growth
 from netgain.deciding.experiment.journal import FILE
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
@@ -123,7 +123,10 @@ async def _measure(
         restart if len(started.arms) == 2 else None,
         journal,
         when_enough(design, settings.minimum_effect, settings.seed, narrator, grown.append),
+        keep_interrupted=journal is None,  # else its blocks are on the disk, and it can go on
     )
+    if trial.stopped:
+        narrator.found(f"stopped after {how_far(trial, design)}; they are judged")
     await log.end(started.arms)
     watched = {
         name: await arm.watched() for name, arm in arms.items() if name != CONTROL and isinstance(arm, RunningServer)

@@ -18,8 +18,9 @@ MARKS = {"equal": "=", "not needed": "=", "unknown": "?", "overridden": "overrid
 def show(outcome: Comparison, console: Console) -> None:
     """Print the summary; plain text where the console is not a terminal."""
     verdict = outcome.analysis.verdict
+    marked = (" (run void)" if verdict.void else "") + (f" ({outcome.stopped})" if outcome.stopped else "")
     lines = [
-        f"[bold {COLOURS[verdict.decision]}]{outcome.word}[/]{' (run void)' if verdict.void else ''}",
+        f"[bold {COLOURS[verdict.decision]}]{outcome.word}[/]{marked}",
         escape(verdict.headline),
         *(f"- {escape(reason)}" for reason in verdict.reasons if reason not in verdict.headline),
         escape(f"It holds {verdict.scope}."),

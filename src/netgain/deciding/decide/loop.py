@@ -51,7 +51,6 @@ from netgain.deciding.experiment.arms.startup import bring_up, end, start_again
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.conduct import Asking, conduct
 from netgain.deciding.experiment.growth import Growth
-from netgain.deciding.experiment.interrupt import run_interruptible
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, drafting
@@ -59,6 +58,7 @@ from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.drafter import Drafter, read_drafter
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.verdict.deploy import deployable
+from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.record.as_workload import load_traffic
 from netgain.measuring.workload.slo import SLO, parse_slo

@@ -11,11 +11,12 @@ from netgain.deciding.decide.settings import Settings
 from netgain.deciding.diagnose.hypotheses import Hypothesis
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.conduct import Design
-from netgain.deciding.experiment.journal import FILE, Journal, first_difference
+from netgain.deciding.experiment.journal import FILE, Journal, finished_blocks, first_difference
 from netgain.deciding.report.outcome import Asked, Outcome
 from netgain.deciding.technique.facts import Facts
 from netgain.errors import UsageError
 from netgain.measuring.workload.item import Workload
+from netgain.wording import count
 
 PREPARED = "prepared.json"
 FREE = ("output", "resume", "budget_s", "start_timeout_s")  # may differ when a run goes on
@@ -93,6 +94,14 @@ def kept(folder: Path, kind: type[P]) -> P:
         ) from error
     except msgspec.MsgspecError as error:
         raise UsageError(f"{folder / PREPARED} cannot be read ({error}); begin a new run") from error
+
+
+def to_go_on_with(folder: Path) -> str:
+    """What a run that was interrupted left, and how to go on with it; nothing where it left nothing."""
+    blocks = finished_blocks(folder / FILE)
+    if not blocks or not (folder / PREPARED).is_file():
+        return ""
+    return f"; {count(blocks, 'finished block')} kept: the same command with --resume {folder} goes on with them"
 
 
 def journal_of(

@@ -1,7 +1,9 @@
 """Runs a paired experiment: both arms alive, one loaded at a time, A B B A per group of prompts, servers started again in
 between, everything that could bias it measured on the way."""
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import Run, run
 from netgain.measuring.workload.arrivals import Arrivals, Closed, Poisson
 from netgain.measuring.workload.item import Item, Message
+from netgain.wording import count
 
 WARM_TOKENS = 8
 SEEDS_APART = 100_003  # between the schedules of two seeds; more than there are groups
@@ -118,11 +121,13 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A finished experiment, before any judgement. `resumed_at`: blocks before which the servers had to be started again
-    because the run had ended; within a start, blocks before and after it are of different processes."""
+    because the run had ended; within a start, blocks before and after it are of different processes. `stopped`: it was
+    interrupted, and what it holds are the groups that were finished by then."""
 
     observations: tuple[Observation, ...]
     blocks: tuple[Block, ...]
     resumed_at: tuple[int, ...] = ()
+    stopped: bool = False
 
     @property
     def fresh(self) -> tuple[Observation, ...]:
@@ -158,6 +163,7 @@ async def conduct(
     restart: Callable[[int], Awaitable[None]] | None = None,
     journal: Journal | None = None,
     enough: Callable[[Sequence[Observation]], int] | None = None,
+    keep_interrupted: bool = False,
 ) -> Trial:
     """Warm all arms up, then run all blocks. `asking`: of all arms, or of each by its name. `salt` separates this
     experiment's cache entries from any other's.
@@ -169,7 +175,8 @@ async def conduct(
     `enough` tells from what the design's `enough_after` starts showed how many starts there are to be.
 
     `journal` takes every block as it is finished; what it has already is not measured again. The caller made sure that it
-    is about the same arms and design.
+    is about the same arms and design. With `keep_interrupted` an interruption (cancelling) ends the experiment and leaves the
+    groups that were finished, if there is one.
     """
     if design.starts > 1 and restart is None:
         raise UsageError(f"{design.starts} starts need servers that can be started again; use a single start")
@@ -179,52 +186,75 @@ async def conduct(
     blocks: list[Block] = []
     started: int | None = None
     last = design.starts
-    for group, items in enumerate(design.groups):
-        start = design.start_of(group)
-        if enough is not None and start == design.enough_after and design.start_of(group - 1) < start:
-            last = enough(observations)
-        if start >= last:
-            break
-        turns: dict[str, int] = {}
-        for name in design.order(group):
-            repeat = turns[name] = turns.get(name, -1) + 1
-            if len(blocks) < len(kept):
-                block, seen = kept[len(blocks)].block, kept[len(blocks)].observations
-            else:
-                if start != started:
-                    if started is not None and restart is not None:
-                        give_turn(arms, None)  # a frozen server could not be asked what it counted
-                        await restart(start)
-                    for warmed, arm in arms.items():
-                        give_turn(arms, warmed)
-                        await warm_up(arm, items, ways[warmed], f"{salt}-{start}")
-                    started = start
-                block, done = await _block(
-                    arms,
-                    name,
-                    items,
-                    design,
-                    msgspec.structs.replace(ways[name], options=ways[name].under(f"{salt}-{repeat}-{group}")),
-                    len(blocks),
-                    group,
-                    repeat,
-                )
-                seen = tuple(
-                    Observation(arm=name, start=start, group=group, block=block.index, record=record)
-                    for record in done.records
-                )
-                if journal is not None:
-                    journal.add(block, seen)
-            blocks.append(block)
-            observations += seen
-            if on_block is not None:
-                on_block(block, design.blocks)
+    stopped = False
+    try:
+        for group, items in enumerate(design.groups):
+            start = design.start_of(group)
+            if enough is not None and start == design.enough_after and design.start_of(group - 1) < start:
+                last = enough(observations)
+            if start >= last:
+                break
+            turns: dict[str, int] = {}
+            for name in design.order(group):
+                repeat = turns[name] = turns.get(name, -1) + 1
+                if len(blocks) < len(kept):
+                    block, seen = kept[len(blocks)].block, kept[len(blocks)].observations
+                else:
+                    if start != started:
+                        if started is not None and restart is not None:
+                            give_turn(arms, None)  # a frozen server could not be asked what it counted
+                            await restart(start)
+                        for warmed, arm in arms.items():
+                            give_turn(arms, warmed)
+                            await warm_up(arm, items, ways[warmed], f"{salt}-{start}")
+                        started = start
+                    block, done = await _block(
+                        arms,
+                        name,
+                        items,
+                        design,
+                        msgspec.structs.replace(ways[name], options=ways[name].under(f"{salt}-{repeat}-{group}")),
+                        len(blocks),
+                        group,
+                        repeat,
+                    )
+                    seen = tuple(
+                        Observation(arm=name, start=start, group=group, block=block.index, record=record)
+                        for record in done.records
+                    )
+                    if journal is not None:
+                        journal.add(block, seen)
+                blocks.append(block)
+                observations += seen
+                if on_block is not None:
+                    on_block(block, design.blocks)
+    except asyncio.CancelledError:
+        whole = _finished(design, blocks)
+        task = asyncio.current_task()
+        if not keep_interrupted or not whole or task is None:
+            raise
+        task.uncancel()
+        stopped = True
+        blocks = [block for block in blocks if block.group in whole]
+        observations = [seen for seen in observations if seen.group in whole]
     give_turn(arms, None)
     return Trial(
         observations=tuple(observations),
         blocks=tuple(blocks),
         resumed_at=() if journal is None else journal.resumed_at,
+        stopped=stopped,
     )
+
+
+def how_far(trial: Trial, design: Design) -> str:
+    """What a trial that was interrupted has, in words."""
+    return f"{len({block.group for block in trial.blocks})} of {count(len(design.groups), 'group')}"
+
+
+def _finished(design: Design, blocks: Sequence[Block]) -> set[int]:
+    """Groups of which every block was measured."""
+    done = Counter(block.group for block in blocks)
+    return {group for group, number in done.items() if number == len(design.order(group))}
 
 
 async def warm_up(arm: Arm, items: Sequence[Item], asking: Asking, salt: str) -> None:

@@ -1,6 +1,7 @@
 """Progress in the terminal: one line per finished phase with its time, a bar for the current one."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -12,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 class TerminalProgress:
     """A narrator for people. Where the console is no terminal it prints plain lines and no bar."""
 
-    def __init__(self, console: Console, stopped: str = "the servers that were started are gone") -> None:
-        """`stopped`: what to say after Ctrl-C."""
+    def __init__(self, console: Console, stopped: Callable[[], str]) -> None:
+        """`stopped`: what to say after Ctrl-C or SIGTERM, asked then."""
         self._stopped = stopped
         self._console = console
         self._progress = Progress(
@@ -42,7 +43,7 @@ class TerminalProgress:
             self._end_phase()
         self._progress.stop()
         if kind is KeyboardInterrupt:
-            self._console.print(f"[yellow]stopped[/]; {self._stopped}", highlight=False)
+            self._console.print(f"[yellow]stopped[/]; {escape(self._stopped())}", highlight=False)
 
     def phase(self, text: str, steps: int | None = None) -> None:
         self._end_phase()

@@ -65,7 +65,8 @@ class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DesignFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """How it was measured. `starts` of each arm; `unit`: what was resampled; `order`: of the blocks of one group."""
+    """How it was measured. `starts` of each arm; `unit`: what was resampled; `order`: of the blocks of one group.
+    `stopped`: why it ended before all was measured (None: it did not)."""
 
     form: str | None = None
     starts: int | None = None
@@ -77,6 +78,7 @@ class DesignFacts(msgspec.Struct, frozen=True, kw_only=True):
     order: str | None = None
     cache_state: str | None = None
     grown: str | None = None
+    stopped: str | None = None
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Experiments that SIGTERM ends as Ctrl-C does, so that what they started is ended too."""
+"""Work that SIGTERM ends as Ctrl-C does, so that what was measured is kept and what was started is ended."""
 
 import asyncio
 import signal
@@ -10,7 +10,8 @@ T = TypeVar("T")
 
 
 def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run it in an event loop of its own; SIGTERM cancels it. Raises KeyboardInterrupt when it was ended so."""
+    """Run it in an event loop of its own; SIGTERM cancels it. Raises KeyboardInterrupt when it was ended so and did not come to
+    a result all the same."""
     try:
         return asyncio.run(_cancelled_by_sigterm(work))
     except asyncio.CancelledError:
@@ -18,12 +19,12 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _cancelled_by_sigterm(work: Coroutine[Any, Any, T]) -> T:
-    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+    task = asyncio.current_task()
+    if task is None or threading.current_thread() is not threading.main_thread():  # which alone hears signals
         return await work
-    task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     try:
-        return await task
+        return await work
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
