@@ -12,7 +12,7 @@ from netgain.serving.tiers.disk import DiskMedium
 from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import LRU
 from netgain.serving.tiers.medium import Medium
-from netgain.serving.tiers.object import Reason
+from netgain.serving.tiers.object import Reason, unpack_head
 from netgain.serving.tiers.objects import ObjectsMedium, ObjectsOptions
 from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions
 from netgain.serving.tiers.shaped import ShapedMedium
@@ -69,6 +69,9 @@ async def test_what_was_stored_is_read_in_the_order_asked_for(tier: Tier) -> Non
     assert [None if data is None else bytes(data) for data in found] == [*reversed(objects.values()), None]
     assert await tier.contains(asked) == [True] * 20 + [False]
     assert sorted(await tier.keys() or []) == sorted(objects)
+    heads = await tier.heads(asked)
+    assert heads is not None
+    assert [None if data is None else unpack_head(data).stored.part.address() for data in heads] == [*asked[:-1], None]
     assert (tier.stats().hits, tier.stats().misses) == (20, 1)
 
 

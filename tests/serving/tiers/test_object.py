@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netgain.serving.tiers.object import (
+    HEAD_BYTES,
     SCHEMA,
     Expected,
     Part,
@@ -60,7 +61,8 @@ def test_what_was_packed_is_what_is_unpacked(one: StoredObject) -> None:
     assert data == pack(one)
     back = unpack(data, one.part.address(), Expected(shape=one.shape, root=one.root, codecs=frozenset({one.codec})))
     assert msgspec.structs.replace(back, payload=bytes(back.payload)) == one
-    assert msgspec.structs.replace(unpack_head(data[:65536]), payload=one.payload) == one
+    assert msgspec.structs.replace(unpack_head(data[:HEAD_BYTES]).stored, payload=one.payload) == one
+    assert unpack_head(data[:HEAD_BYTES]).bytes == len(data)
 
 
 @given(objects(), st.data())
@@ -140,5 +142,5 @@ def test_what_cannot_be_kv_is_not_packed() -> None:
 
 
 def test_the_form_is_the_one_that_was_written_down() -> None:
-    assert blake3(pack(stored(7))).hexdigest() == "4d31ab652a95637d3b8eadde5a60050dc9c16d7c7163d4a6734142ed27fcf74c"
+    assert blake3(pack(stored(7))).hexdigest() == "bf7a2ee360dbf6f9946847017b5128ab01bc671f475dc15972167c1639caa0e6"
     assert ADDRESS.hex() == "a6fe428767cf42f96769e406e4544678aba07fdf4a04f085ac9adb74563e9dcf"

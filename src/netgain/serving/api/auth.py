@@ -11,8 +11,10 @@ import msgspec
 from blake3 import blake3
 
 from netgain.errors import UsageError
+from netgain.private_file import state_of
 from netgain.serving.api.errors import ApiError
 from netgain.serving.api.keys import KeyEntry, KeyLimits, read_keys, split_key
+from netgain.serving.blocks.scope import Scope
 from netgain.serving.runtime.config import LimitSettings
 
 logger = logging.getLogger("netgain.auth")
@@ -32,9 +34,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     def salt(self, cache_salt: str | None) -> bytes:
         """What separates this request's cached prefixes from others': the tenant, and within it what the request says."""
-        if self.tenant is None and cache_salt is None:
-            return b""
-        return msgspec.msgpack.encode((self.tenant, cache_salt))
+        return Scope(self.tenant, cache_salt).salt
 
     def __str__(self) -> str:
         return "anonymous" if self.tenant is None else f"{self.tenant}/{self.key_id}"
@@ -74,7 +74,7 @@ class Authenticator:
         self._known: dict[bytes, Identity] = {}
         self._refused: OrderedDict[bytes, None] = OrderedDict()
         self._verifying = asyncio.Semaphore(_VERIFYING_AT_ONCE)
-        self._seen = _state_of(path)
+        self._seen = state_of(path)
         self._take(read_keys(path))
 
     @property
@@ -98,7 +98,7 @@ class Authenticator:
 
     def reload(self) -> bool:
         """Read the file again. A file that cannot be used is logged and changes nothing; then this is False."""
-        self._seen = _state_of(self._path)
+        self._seen = state_of(self._path)
         try:
             keys = read_keys(self._path)
         except UsageError as error:
@@ -112,7 +112,7 @@ class Authenticator:
         """Reload whenever the file changes, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            if _state_of(self._path) != self._seen:
+            if state_of(self._path) != self._seen:
                 self.reload()
 
     def _take(self, keys: Iterable[KeyEntry]) -> None:
@@ -157,12 +157,3 @@ def _refusal() -> ApiError:
 def _unauthorized(message: str, error: str | None) -> ApiError:
     challenge = 'Bearer realm="netgain"' + (f', error="{error}"' if error else "")
     return ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": challenge})
-
-
-def _state_of(path: Path) -> tuple[int, int, int] | None:
-    """What changes when the file does; None while it cannot be looked at."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns

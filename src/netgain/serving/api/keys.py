@@ -1,15 +1,11 @@
 """API keys at rest: a file that holds salted hashes and never a key, readable by its owner alone and replaced as a whole."""
 
-import contextlib
-import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
-import stat
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,11 +13,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.private_file import locked, read_private, replace_private
 
 PREFIX = "ng"
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SECRET_BYTES = 32
-_MAX_FILE_BYTES = 16 << 20
 # A secret is 256 random bits, so that no guessing succeeds however cheap a guess is; the cost is a second wall.
 _SCRYPT_N, _SCRYPT_R, _SCRYPT_P, _HASH_BYTES = 1 << 14, 8, 1, 32
 
@@ -79,24 +75,9 @@ def split_key(key: str) -> tuple[str, str] | None:
 
 def read_keys(path: Path) -> tuple[KeyEntry, ...]:
     """All keys of a file, revoked ones too. Raises UsageError: missing, open to others, damaged."""
+    hint = f"; `netgain keys new --tenant NAME --file {path}` makes one"
+    data = read_private(path, "key file", hint)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not be waited for
-        with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            data = file.read(_MAX_FILE_BYTES + 1) if stat.S_ISREG(mode) else b""
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the key file {path}: {error.strerror}; `netgain keys new --tenant NAME --file {path}` makes one"
-        ) from error
-    if not stat.S_ISREG(mode):
-        raise UsageError(f"the key file {path} is no plain file")
-    if mode & 0o077:
-        raise UsageError(
-            f"the key file {path} has mode {stat.S_IMODE(mode):04o}, so other users have access to it: chmod 600 {path}"
-        )
-    try:
-        if len(data) > _MAX_FILE_BYTES:
-            raise ValueError(f"it is larger than {_MAX_FILE_BYTES} bytes")
         keys = msgspec.json.decode(data, type=_File).keys
         if len({entry.id for entry in keys}) < len(keys):
             raise ValueError("two keys have the same id")
@@ -116,7 +97,7 @@ def new_key(path: Path, tenant: str, limits: KeyLimits, operator: bool = False) 
         raise UsageError(f"the tenant {tenant!r} is no name: 1 to 64 letters, digits, '.', '_', '@' or '-'")
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     salt = secrets.token_bytes(16)
-    with _locked(path):
+    with locked(path, "key file"):
         keys = read_keys(path) if path.exists() else ()
         taken = {entry.id for entry in keys}
         while (key_id := secrets.token_hex(4)) in taken:
@@ -138,7 +119,7 @@ def revoke_key(path: Path, key_id: str) -> KeyEntry:
     """Mark a key as revoked; a server that uses the file refuses it within a second or two. Raises UsageError."""
     given = split_key(key_id)
     key_id = key_id if given is None else given[0]  # the whole key names itself, too
-    with _locked(path):
+    with locked(path, "key file"):
         keys = read_keys(path)
         found = next((entry for entry in keys if entry.id == key_id), None)
         if found is None:
@@ -161,39 +142,8 @@ def _scrypt(secret: str, salt: bytes) -> bytes:
 
 
 def _write(path: Path, keys: tuple[KeyEntry, ...]) -> None:
-    """Replace the file at once: a reader sees the old keys or the new ones."""
-    target = Path(os.path.realpath(path))
     data = msgspec.json.format(msgspec.json.encode(_File(version=1, keys=keys)), indent=2) + b"\n"
-    try:
-        descriptor, part = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)  # made with mode 0600
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(part).replace(target)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UsageError(f"cannot write the key file {path}: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Two commands that change the same file do so one after the other."""
-    folder = path.parent
-    try:
-        folder = Path(os.path.realpath(path)).parent  # of a loop of links, which opening it will refuse, itself
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise UsageError(f"cannot use the folder {folder} for a key file: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    replace_private(path, data, "key file")
 
 
 def _now() -> str:

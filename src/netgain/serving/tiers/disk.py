@@ -25,6 +25,7 @@ import msgspec
 from netgain.errors import UsageError
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.serving.tiers.object import HEAD_BYTES
 
 T = TypeVar("T")
 _OBJECT = re.compile(r"[0-9a-f]{64}\.kv")
@@ -42,11 +43,13 @@ _KINDS = {
 
 class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`durable`: files are on the medium before they are seen, so that a power cut leaves none that is torn (they would be
-    refused by their checksum anyway). `rescan_s`: how often the folder is read again for what others wrote or removed."""
+    refused by their checksum anyway). `rescan_s`: how often the folder is read again for what others wrote or removed.
+    `tidy`: what dead writers left is removed at the start, and reading counts as use; False for who only looks."""
 
     durable: bool = True
     threads: int = 2
     rescan_s: float = 300.0
+    tidy: bool = True
 
 
 class DiskMedium:
@@ -75,6 +78,9 @@ class DiskMedium:
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
         return await self._call(lambda: [self._read(key) for key in keys])
+
+    async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
+        return await self._call(lambda: [self._head(key) for key in keys])
 
     async def write(self, key: bytes, data: Data) -> None:
         await self._call(lambda: self._write(key, data))
@@ -136,6 +142,16 @@ class DiskMedium:
         finally:
             os.close(file)
 
+    def _head(self, key: bytes) -> Data | None:
+        try:
+            file = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return os.read(file, HEAD_BYTES)
+        finally:
+            os.close(file)
+
     def _used(self, key: bytes, size: int, file: int) -> None:
         """A file was read: it may be another process's, and its time of use outlives this process, to the minute."""
         now_s = time.monotonic()
@@ -143,6 +159,8 @@ class DiskMedium:
             gone = [] if key in self._eviction else self._eviction.add(key, size)
             self._eviction.touch(key)
             self._drop(gone)
+            if not self._options.tidy:
+                return
             if now_s - self._touched_s.get(key, -_TOUCH_EVERY_S) < _TOUCH_EVERY_S:
                 return
             self._touched_s[key] = now_s
@@ -240,7 +258,7 @@ class DiskMedium:
                     continue
                 found.append((status.st_mtime, bytes.fromhex(entry.name[:64]), status.st_size))
             elif _UNFINISHED.fullmatch(entry.name):
-                self._leftovers += _remove_if_dead(Path(entry.path))
+                self._leftovers += self._options.tidy and _remove_if_dead(Path(entry.path))
             else:
                 foreign += 1
         there = {key for _, key, _ in found}

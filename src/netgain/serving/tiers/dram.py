@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.serving.tiers.object import HEAD_BYTES
 
 
 class DramMedium:
@@ -22,6 +23,9 @@ class DramMedium:
             found.append(self._kept.get(key))
             self._eviction.touch(key)
         return found
+
+    async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
+        return [None if (data := self._kept.get(key)) is None else memoryview(data)[:HEAD_BYTES] for key in keys]
 
     async def write(self, key: bytes, data: Data) -> None:
         if key in self._kept:

@@ -54,6 +54,10 @@ class Medium(Protocol):
         """What is kept under each key, unchecked; None where nothing is. The bytes stay valid as long as they are held."""
         ...
 
+    async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
+        """As `read`, the first HEAD_BYTES of each; does not count as use."""
+        ...
+
     async def write(self, key: bytes, data: Data) -> None:
         """Keep it, making room if need be. What is there already under the key may stay."""
         ...

@@ -4,7 +4,7 @@
     fields, msgpack | xxh3-128 of everything before | payload, whose xxh3-128 is among the fields
 
 The checksums find what media and killed writers do to bytes; against people who write to a tier on purpose they are no
-protection.
+protection. Sealed payloads (vault.py) are: their checksum, of the encrypted bytes, needs no key, and the seal binds the rest.
 """
 
 import struct
@@ -15,13 +15,16 @@ from blake3 import blake3
 from xxhash import xxh3_128_digest
 
 MAGIC = b"NGKV"
-SCHEMA = 1
+SCHEMA = 2
 RAW = "raw"
 TARGET = "target"
 ADDRESS_BYTES = 32
+HEAD_BYTES = 16 << 10  # in which every header fits
 
 _PREFIX = struct.Struct("<4sHHQ")
 _DIGEST_BYTES = 16
+_SEAL_BYTES = 16  # that sealing adds to a payload
+_KEY_ID_BYTES, _NONCE_BYTES = 16, 24
 _DOMAIN = "netgain stored KV address 1"
 
 
@@ -36,6 +39,10 @@ class Reason(StrEnum):
     WRONG_NAMESPACE = "wrong_namespace"
     WRONG_LAYOUT = "wrong_layout"
     UNKNOWN_CODEC = "unknown_codec"
+    EXPIRED = "expired"  # older than may be kept
+    UNSEALED = "unsealed"  # in the clear where only sealed ones are used
+    NO_KEY = "no_key"  # sealed with a key that is not here, destroyed ones among them
+    FORGED = "forged"  # sealed, and not as it says
 
 
 class Refused(Exception):
@@ -72,9 +79,20 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
     arrangement: str = "K[head,dim,token] V[head,token,dim]"
 
 
+class Seal(msgspec.Struct, frozen=True, array_like=True):
+    """With what a payload is encrypted and authenticated: the name of the key (16 random bytes) and the nonce (24)."""
+
+    key_id: bytes
+    nonce: bytes
+
+
 class StoredObject(msgspec.Struct, frozen=True):
     """KV with everything needed to use it. `root` is the chain's root key (namespace and tenant), `tokens` how many of the
-    block's tokens are there, `codec` how the payload is coded (with the digest of its tables, where it has any)."""
+    block's tokens are there, `codec` how the payload is coded (with the digest of its tables, where it has any).
+
+    `written_s` is when it left the device, in whole Unix seconds (None: the writer did not say), `tenant` whose it is where
+    that is no secret (of a sealed object the key's name tells who may know), `seal` None where the payload is in the clear.
+    """
 
     part: Part
     root: bytes
@@ -82,6 +100,9 @@ class StoredObject(msgspec.Struct, frozen=True):
     tokens: int
     codec: str
     payload: bytes | memoryview
+    written_s: int | None = None
+    tenant: str | None = None
+    seal: Seal | None = None
 
     @property
     def decoded_bytes(self) -> int:
@@ -95,6 +116,7 @@ class Expected(msgspec.Struct, frozen=True):
     shape: Shape
     root: bytes | None = None
     codecs: frozenset[str] = frozenset({RAW})
+    sealed: bool = False  # whether objects in the clear are refused
 
     def check(self, found: StoredObject) -> None:
         """Raises Refused where `found` is of no use."""
@@ -106,6 +128,8 @@ class Expected(msgspec.Struct, frozen=True):
             raise Refused(Reason.WRONG_LAYOUT, f"{found.shape} is stored, {self.shape} wanted")
         if found.codec not in self.codecs:
             raise Refused(Reason.UNKNOWN_CODEC, f"{found.codec[:40]!r}; known: {', '.join(sorted(self.codecs))}")
+        if self.sealed and found.seal is None:
+            raise Refused(Reason.UNSEALED, "in the clear, where sealed objects alone are used")
 
 
 class _Fields(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -114,7 +138,38 @@ class _Fields(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     shape: Shape
     tokens: int
     codec: str
+    written_s: int | None
+    tenant: str | None
+    seal: Seal | None
     payload_digest: bytes
+
+
+def _fields(stored: StoredObject, payload_digest: bytes) -> bytes:
+    return msgspec.msgpack.encode(
+        _Fields(
+            stored.part,
+            stored.root,
+            stored.shape,
+            stored.tokens,
+            stored.codec,
+            stored.written_s,
+            stored.tenant,
+            stored.seal,
+            payload_digest,
+        )
+    )
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What the first bytes of an object say: the object with an empty payload, and how long all of it has to be."""
+
+    stored: StoredObject
+    bytes: int
+
+
+def associated(stored: StoredObject) -> bytes:
+    """The header as a seal binds it: everything but the checksums and the length, which the seal's tag covers itself."""
+    return MAGIC + SCHEMA.to_bytes(2, "little") + _fields(stored, b"")
 
 
 def pack(stored: StoredObject) -> bytes:
@@ -123,9 +178,7 @@ def pack(stored: StoredObject) -> bytes:
     Raises ValueError for an object that `unpack` would refuse.
     """
     _validate(stored)
-    fields = msgspec.msgpack.encode(
-        _Fields(stored.part, stored.root, stored.shape, stored.tokens, stored.codec, xxh3_128_digest(stored.payload))
-    )
+    fields = _fields(stored, xxh3_128_digest(stored.payload))
     head = _PREFIX.pack(MAGIC, SCHEMA, len(fields), len(stored.payload)) + fields
     return b"".join((head, xxh3_128_digest(head), stored.payload))
 
@@ -151,9 +204,20 @@ def unpack(data: bytes | memoryview, address: bytes | None = None, expected: Exp
     return found
 
 
-def unpack_head(data: bytes | memoryview) -> StoredObject:
-    """What the first bytes of an object say (64 KiB always suffice), with an empty payload. Raises Refused."""
-    return _read_head(memoryview(data))[2]
+def check_age(found: StoredObject, retention_s: float | None, unix_s: float) -> None:
+    """Raises Refused where `found` was written more than `retention_s` before `unix_s`, or does not say when."""
+    if retention_s is None:
+        return
+    if found.written_s is None:
+        raise Refused(Reason.EXPIRED, "it does not say when it was written")
+    if unix_s - found.written_s > retention_s:
+        raise Refused(Reason.EXPIRED, f"{unix_s - found.written_s:,.0f} s old, kept for {retention_s:,.0f} s")
+
+
+def unpack_head(data: bytes | memoryview) -> Head:
+    """What the first bytes of an object say (HEAD_BYTES always suffice). Raises Refused."""
+    end, payload_bytes, stored, _ = _read_head(memoryview(data))
+    return Head(stored, end + payload_bytes)
 
 
 def _read_head(data: memoryview) -> tuple[int, int, StoredObject, bytes]:
@@ -181,7 +245,17 @@ def _read_head(data: memoryview) -> tuple[int, int, StoredObject, bytes]:
         raise Refused(Reason.DAMAGED, f"the header cannot be read: {error}") from error
     if msgspec.msgpack.encode(fields) != raw:
         raise Refused(Reason.DAMAGED, "the header is not in canonical form")
-    stored = StoredObject(fields.part, fields.root, fields.shape, fields.tokens, fields.codec, b"")
+    stored = StoredObject(
+        fields.part,
+        fields.root,
+        fields.shape,
+        fields.tokens,
+        fields.codec,
+        b"",
+        fields.written_s,
+        fields.tenant,
+        fields.seal,
+    )
     return end, payload_bytes, stored, fields.payload_digest
 
 
@@ -194,7 +268,17 @@ def _validate(stored: StoredObject) -> None:
         raise ValueError(f"no KV has the layout {part} {shape}")
     if not 1 <= stored.tokens <= shape.block_tokens:
         raise ValueError(f"{stored.tokens} tokens in a block of {shape.block_tokens}")
-    if len(stored.codec) + len(shape.dtype) + len(shape.arrangement) + len(part.plane) > 1024:
-        raise ValueError("the names of codec, dtype, arrangement and plane have more than 1,024 characters")
-    if stored.codec == RAW and len(stored.payload) != stored.decoded_bytes:
-        raise ValueError(f"{len(stored.payload):,} bytes of raw payload, the layout says {stored.decoded_bytes:,}")
+    names = (stored.codec, shape.dtype, shape.arrangement, part.plane, stored.tenant or "")
+    if sum(map(len, names)) > 1024:
+        raise ValueError("the names of codec, dtype, arrangement, plane and tenant have more than 1,024 characters")
+    if stored.written_s is not None and not 0 <= stored.written_s < 1 << 62:
+        raise ValueError(f"{stored.written_s} is no time of writing")
+    seal_bytes = 0
+    if stored.seal is not None:
+        seal_bytes = _SEAL_BYTES
+        if len(stored.seal.key_id) != _KEY_ID_BYTES or len(stored.seal.nonce) != _NONCE_BYTES:
+            raise ValueError(f"no seal has {len(stored.seal.key_id)} and {len(stored.seal.nonce)} bytes")
+    if stored.codec == RAW and len(stored.payload) != stored.decoded_bytes + seal_bytes:
+        raise ValueError(
+            f"{len(stored.payload):,} bytes of raw payload, the layout says {stored.decoded_bytes + seal_bytes:,}"
+        )

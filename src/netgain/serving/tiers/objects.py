@@ -9,6 +9,7 @@ import msgspec
 
 from netgain.errors import Unavailable, UsageError
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.wording import install_command
 
 try:
@@ -51,6 +52,9 @@ class ObjectsMedium:
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
         return await self._each(keys, self._read)
 
+    async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
+        return await self._each(keys, self._head)
+
     async def write(self, key: bytes, data: Data) -> None:
         try:
             await self._call(obstore.put_async(self._store, self._name(key), data, mode="create"))
@@ -91,6 +95,18 @@ class ObjectsMedium:
     async def _read(self, key: bytes) -> Data | None:
         async def body() -> Data:
             found = await obstore.get_async(self._store, self._name(key))
+            return memoryview(await found.bytes_async())
+
+        try:
+            return await self._call(body())
+        except FileNotFoundError:
+            return None
+
+    async def _head(self, key: bytes) -> Data | None:
+        options: obstore.GetOptions = {"range": (0, HEAD_BYTES)}
+
+        async def body() -> Data:
+            found = await obstore.get_async(self._store, self._name(key), options=options)
             return memoryview(await found.bytes_async())
 
         try:

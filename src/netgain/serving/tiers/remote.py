@@ -9,6 +9,7 @@ import msgspec
 
 from netgain.errors import Unavailable, UsageError
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.wording import install_command
 
 try:
@@ -54,6 +55,13 @@ class RemoteMedium:
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
         return cast(list[Data | None], await self._call(lambda: self._server.mget(self._names(keys))))
+
+    async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
+        pipeline = self._server.pipeline(transaction=False)
+        for name in self._names(keys):
+            pipeline.getrange(name, 0, HEAD_BYTES - 1)
+        found = await self._call(pipeline.execute)
+        return [data or None for data in found]  # what is empty is no object, and may as well not be there
 
     async def write(self, key: bytes, data: Data) -> None:
         ttl_ms = None if self._options.ttl_s is None else max(1, round(self._options.ttl_s * 1000))

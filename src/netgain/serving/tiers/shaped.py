@@ -23,6 +23,12 @@ class ShapedMedium:
         await self._until(self._down.arrives_s(started_s, sum(len(data) for data in found if data is not None)))
         return found
 
+    async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
+        asked_s = self._clock.now()
+        found = await self._inner.heads(keys)
+        await self._until(self._down.arrives_s(asked_s, sum(len(data) for data in found if data is not None)))
+        return found
+
     async def write(self, key: bytes, data: Data) -> None:
         arrives_s = self._up.arrives_s(self._clock.now(), len(data))
         await self._inner.write(key, data)

@@ -3,8 +3,9 @@ nothing that goes wrong with the medium is an exception to who asks: it is a mis
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from netgain.cost.link import LinkEstimate, LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.breaker import Breaker
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, Medium, Usage
-from netgain.serving.tiers.object import ADDRESS_BYTES, Expected, Reason, Refused, unpack
+from netgain.serving.tiers.object import ADDRESS_BYTES, Expected, Reason, Refused, check_age, unpack
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -21,7 +22,8 @@ _log = logging.getLogger(__name__)
 
 class TierOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`timeout_s` bounds one exchange of at most `group` objects, so that a slow medium gets through and a hung one costs
-    one such wait. `pause_s`: how long nothing is written after the medium was full or read-only."""
+    one such wait. `pause_s`: how long nothing is written after the medium was full or read-only.
+    `retention_s`: what was written longer ago is never used, and is removed when it is met; None: no age is too old."""
 
     timeout_s: float = 2.0
     group: int = 16
@@ -29,6 +31,7 @@ class TierOptions(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 1
     open_s: float = 1.0
     longest_open_s: float = 60.0
+    retention_s: float | None = None
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,12 +90,14 @@ class Tier:
         clock: Clock,
         options: TierOptions | None = None,
         expected: Expected | None = None,
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
         self._medium = medium
         self._clock = clock
         self._options = options or TierOptions()
         self._expected = expected
+        self._unix_s = unix_s
         self._breaker = Breaker(self._options.failures, self._options.open_s, self._options.longest_open_s)
         self._probe: asyncio.Task[None] | None = None
         self._paused_until_s = 0.0
@@ -138,6 +143,18 @@ class Tier:
             return False
         self._stored.add(1, len(data), self._clock.now() - started_s)
         return True
+
+    async def heads(self, keys: Sequence[bytes]) -> list[Data | None] | None:
+        """The first HEAD_BYTES under each key, unchecked; None when the medium did not say."""
+        _check_keys(keys)
+        found: list[Data | None] = []
+        try:
+            for group in _groups(keys, self._options.group):
+                found += await self._bounded(self._medium.heads(group), None)
+        except Fault as fault:
+            self._other[fault.kind] += 1
+            return None
+        return found
 
     async def contains(self, keys: Sequence[bytes]) -> list[bool]:
         """Whether each key is there: a hint, since it may be evicted, or be refused, before it is read."""
@@ -213,7 +230,7 @@ class Tier:
             if data is None:
                 continue
             try:
-                unpack(data, key, self._expected)
+                check_age(unpack(data, key, self._expected), self._options.retention_s, self._unix_s())
             except Refused as why:
                 self._refused[why.reason] += 1
                 self._say(why.reason, f"holds an object that is refused ({why}); it is removed and counted")

@@ -1,0 +1,79 @@
+"""How KV is wrapped on its way to tiers, and for whom: in the clear with the tenant's name on it, or sealed (vault.py)."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from netgain.serving.blocks.keys import Namespace
+from netgain.serving.blocks.scope import Scope
+from netgain.serving.tiers.object import Reason, Refused, StoredObject
+
+_ROOTS = 1 << 16
+
+
+class Envelope(Protocol):
+    """Methods may be called from any thread. `wrap` and `unwrap` take as long as the payload does: not for the step loop."""
+
+    def root(self, namespace: Namespace, salt: bytes) -> bytes:
+        """The root of the chain of keys for requests with that salt (see Scope), in place of `namespace.root(salt)`; the
+        envelope remembers whose it is."""
+        ...
+
+    def wrap(self, stored: StoredObject) -> StoredObject | None:
+        """The object as it may leave the process, dated, for the tenant behind `stored.root`. None: it may not, since nobody
+        asked for that root lately."""
+        ...
+
+    def unwrap(self, found: StoredObject) -> StoredObject:
+        """An object as it was before it was wrapped; the caller has checked that its root is the one asked for. Raises
+        Refused: a miss, to be counted, and to be removed from the tiers."""
+        ...
+
+
+class Owners:
+    """Whose the roots are that were asked for lately; a hash does not tell."""
+
+    def __init__(self, most: int = _ROOTS) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._tenants: OrderedDict[bytes, str | None] = OrderedDict()
+
+    def remember(self, root: bytes, tenant: str | None) -> bytes:
+        """The root; of more than `most` those longest not asked for are forgotten."""
+        with self._lock:
+            self._tenants[root] = tenant
+            self._tenants.move_to_end(root)
+            if len(self._tenants) > self._most:
+                self._tenants.popitem(last=False)
+        return root
+
+    def tenant(self, root: bytes) -> str | None:
+        """Raises KeyError for a root that nobody asked for lately."""
+        return self._tenants[root]
+
+
+class PlainEnvelope:
+    """In the clear: whoever can read a tier can read the prompts whose KV it holds."""
+
+    def __init__(self, unix_s: Callable[[], float] = time.time) -> None:
+        self._unix_s = unix_s
+        self._owners = Owners()
+
+    def root(self, namespace: Namespace, salt: bytes) -> bytes:
+        return self._owners.remember(namespace.root(salt), Scope.of(salt).tenant)
+
+    def wrap(self, stored: StoredObject) -> StoredObject | None:
+        try:
+            tenant = self._owners.tenant(stored.root)
+        except KeyError:
+            return None
+        return msgspec.structs.replace(stored, written_s=int(self._unix_s()), tenant=tenant)
+
+    def unwrap(self, found: StoredObject) -> StoredObject:
+        if found.seal is not None:
+            raise Refused(Reason.NO_KEY, "sealed, and this reader has no vault")
+        return found
