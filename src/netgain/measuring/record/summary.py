@@ -1,11 +1,11 @@
 """A recording in a few figures: rate, concurrency, lengths, and how much of the prompts a prefix cache could have reused."""
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterable
 
 import msgspec
 
+from netgain.cost.reuse import reuse_curve
 from netgain.measuring.record.entry import Closing, Entry, Line, Recording, Unit
 from netgain.measuring.record.journal import Unreadable
 
@@ -106,28 +106,11 @@ def summarise(lines: Iterable[Line | Unreadable]) -> Summary:
 
 def reuse(requests: list[list[tuple[str, int]]]) -> tuple[Reuse, ...]:
     """The hit-rate curve over cache sizes, up to the one that holds everything. Hits count from a prompt's beginning."""
-    total = sum(map(len, requests))
-    if not total:
+    curve = reuse_curve(requests)
+    if not curve.asked:
         return ()
-    distinct = len({block for blocks in requests for block in blocks})
-    sizes: list[int | None] = [size for size in CAPACITIES if size < distinct]
-    return tuple(Reuse(size, _hits(requests, size) / total) for size in (*sizes, None))
-
-
-def _hits(requests: list[list[tuple[str, int]]], capacity: int | None) -> int:
-    held: OrderedDict[tuple[str, int], None] = OrderedDict()
-    hits = 0
-    for blocks in requests:
-        for block in blocks:
-            if block not in held:
-                break
-            hits += 1
-        for block in reversed(blocks):  # a block is of no use without those before it, so these stay longest
-            held[block] = None
-            held.move_to_end(block)
-        while capacity is not None and len(held) > capacity:
-            held.popitem(last=False)
-    return hits
+    sizes: list[int | None] = [size for size in CAPACITIES if size < curve.distinct]
+    return tuple(Reuse(size, curve.at(size).hit_rate) for size in (*sizes, None))
 
 
 def _failed(entry: Entry) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 
 from netgain.ledger.clock import Clock
-from netgain.serving.tiers.object import Head, Reason, Refused, Seal, check_age, unpack_head
+from netgain.serving.tiers.object import Head, Reason, Refused, Seal, StoredObject, check_age, unpack, unpack_head
 from netgain.serving.tiers.tier import Tier
 
-_GROUP = 256
+_GROUP = 256  # objects whose headers are held at once
+_WHOLE = 16  # that are held whole
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -52,6 +53,28 @@ async def walk(tier: Tier) -> AsyncIterator[Found]:
             else:
                 wrong = head.stored.part.address() != address
                 yield Found(address, None if wrong else head, Reason.WRONG_KEY if wrong else None)
+
+
+async def verify(tier: Tier, check: Callable[[StoredObject], None]) -> AsyncIterator[Found]:
+    """Everything that the tier has, read whole and checked, also by `check`, which raises Refused. Raises Silent."""
+    keys = await tier.keys()
+    if keys is None:
+        raise Silent("it did not say what it has")
+    for start in range(0, len(keys), _WHOLE):
+        group = keys[start : start + _WHOLE]
+        found = await tier.peek(group)
+        if found is None:
+            raise Silent("its objects cannot be read")
+        for address, data in zip(group, found, strict=True):
+            if data is None:
+                continue
+            try:
+                stored = unpack(data, address)
+                check(stored)
+            except Refused as why:
+                yield Found(address, None, why.reason)
+            else:
+                yield Found(address, Head(msgspec.structs.replace(stored, payload=b""), len(data)))
 
 
 async def sweep(tier: Tier, condemned: Callable[[Found], bool]) -> Swept:

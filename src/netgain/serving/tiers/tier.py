@@ -156,6 +156,18 @@ class Tier:
             return None
         return found
 
+    async def peek(self, keys: Sequence[bytes]) -> list[Data | None] | None:
+        """As `get`, but nothing is checked, counted or removed; None when the medium did not say. For who looks after it."""
+        _check_keys(keys)
+        found: list[Data | None] = []
+        try:
+            for group in _groups(keys, self._options.group):
+                found += await self._bounded(self._medium.read(group), None)
+        except Fault as fault:
+            self._other[fault.kind] += 1
+            return None
+        return found
+
     async def contains(self, keys: Sequence[bytes]) -> list[bool]:
         """Whether each key is there: a hint, since it may be evicted, or be refused, before it is read."""
         _check_keys(keys)
