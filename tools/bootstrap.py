@@ -16,7 +16,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / ".netgain-setup"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-EXTRAS = "serve,otel,valkey,objects,dev"
+EXTRAS = "serve,otel,valkey,objects,codecs,dev"
 MINIMUM = (3, 11)
 
 

@@ -59,24 +59,31 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
         raise Unavailable("this user has no home folder for compiled kernels: set NETGAIN_CACHE to one") from error
 
 
-def library_path(compiler: list[str], directory: Path) -> Path:
-    """Where the library of this source, compiler and processor lies once it is built. Raises Unavailable."""
-    return directory / f"netgain-kernels-{_key(compiler, sorted(SOURCES.iterdir()), FLAGS)}.so"
+def library_path(compiler: list[str], directory: Path, sources: Path = SOURCES, name: str = "kernels") -> Path:
+    """Where the library of these sources, compiler and processor lies once it is built. Raises Unavailable."""
+    return directory / f"netgain-{name}-{_key(compiler, sorted(sources.iterdir()), FLAGS)}.so"
 
 
-def load_library(compiler: list[str], directory: Path, timeout_s: float = COMPILE_TIMEOUT_S) -> ctypes.CDLL:
-    """The library built by `compiler`, from the cache if this source, compiler and processor are known there.
+def load_library(
+    compiler: list[str],
+    directory: Path,
+    timeout_s: float = COMPILE_TIMEOUT_S,
+    sources: Path = SOURCES,
+    name: str = "kernels",
+) -> ctypes.CDLL:
+    """The library built by `compiler` from the folder `sources`, from the cache if these, compiler and processor are known
+    there.
 
     Safe to call from several processes at once: each writes its own file and renames it into place.
     Raises Unavailable, with the end of the compiler's output, if it cannot be built or loaded.
     """
-    path = library_path(compiler, directory)
+    path = library_path(compiler, directory, sources, name)
     if _is_whole(path):
         try:
             return ctypes.CDLL(str(path))
         except OSError:  # built for another system, say; build it again
             path.unlink(missing_ok=True)
-    _build([*compiler, *FLAGS, *sorted(str(source) for source in SOURCES.glob("*.cpp"))], path, timeout_s)
+    _build([*compiler, *FLAGS, *sorted(str(source) for source in sources.glob("*.cpp"))], path, timeout_s)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
