@@ -28,6 +28,8 @@ class ScriptedArm:
 
     def __init__(self, name: str, token_s: float) -> None:
         self.name = name
+        self.answered = 0
+        self.tokens = 0
         self.token_s = token_s
         self.asked: list[dict] = []
         self.command = ("scripted", name)
@@ -37,6 +39,7 @@ class ScriptedArm:
     async def start(self) -> None:
         app = web.Application()
         app.router.add_post("/v1/completions", self._complete)
+        app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -66,6 +69,8 @@ class ScriptedArm:
             await asyncio.sleep(self.token_s)
             usage = {"prompt_tokens": 4, "completion_tokens": n + 1, "total_tokens": n + 5}
             await self._say(response, {"choices": [{"index": 0, "text": "a", "finish_reason": None}], "usage": usage})
+        self.answered += 1
+        self.tokens += min(TOKENS, body["max_tokens"])
         ended = time.monotonic()
         record = {
             "request_id": "r",
@@ -88,6 +93,15 @@ class ScriptedArm:
         await self._say(response, finish)
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        counts = {
+            "vllm:request_success_total": self.answered,
+            "vllm:generation_tokens_total": self.tokens,
+            "vllm:prompt_tokens_total": 4 * self.answered,
+        }
+        lines = [line for name, value in counts.items() for line in (f"# TYPE {name} counter", f"{name} {value}")]
+        return web.Response(text="\n".join(lines) + "\n")
 
     async def _say(self, response: web.StreamResponse, chunk: dict) -> None:
         await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
@@ -116,6 +130,23 @@ async def test_a_planted_difference_is_adopted_from_real_timings(arms):
     assert analysis.verdict.decision == "adopt", analysis.verdict
     assert 1.5 < analysis.e2e_median.ratio < 2.5
     assert analysis.waterfall.net_ns == sum(analysis.waterfall.saved_ns.values()) + analysis.waterfall.residual_ns
+
+
+async def test_servers_are_counted_over_the_measured_blocks_of_all_starts_and_nothing_else(arms):
+    plan = msgspec.structs.replace(design(groups=4), starts=2)
+
+    async def restart(start: int) -> None:
+        for arm in arms.values():
+            arm.answered = arm.tokens = 0  # counters begin again with a process
+
+    asking = Asking(model="m", options=Options(server_tokens=True))
+    trial = await conduct(arms, plan, asking, "salt", restart=restart, counting=(BASELINE, CANDIDATE))
+    found = {(row.arm, row.figure): (row.server, row.client, row.agree) for row in trial.counted}
+    for name in (BASELINE, CANDIDATE):
+        assert found[name, "requests"] == (16, 16, True)
+        assert found[name, "prompt_tokens"] == (64, 64, True)
+        assert found[name, "output_tokens"] == (16 * TOKENS, 16 * TOKENS, True)
+    assert {check.name: check.ok for check in check_trial(trial)}["counters"] is True
 
 
 async def test_blocks_mirror_each_other_and_share_salts_across_arms(arms):

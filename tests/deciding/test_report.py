@@ -19,6 +19,7 @@ from netgain.deciding.decide.score import score
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
 from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.hypotheses import rank
+from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Terms, analyse
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.checks import check_trial
@@ -27,6 +28,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observa
 from netgain.deciding.experiment.resampling import resampling
 from netgain.deciding.experiment.statistics import effect
 from netgain.deciding.experiment.sweep import Crossover, LoadPoint, Sweep
+from netgain.deciding.report.document import document_of
 from netgain.deciding.report.html import render_html
 from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.report.terminal import print_summary
@@ -269,6 +271,27 @@ def test_caveats_of_this_engine_are_on_the_page_and_in_the_terminal(adopted):
     shown = console.export_text()
     assert "Cache state not verified" in shown
     assert "no command is given" in shown
+
+
+def test_what_servers_and_client_counted_stands_side_by_side(adopted):
+    rows = (
+        Counted(
+            arm=CANDIDATE,
+            figure="output_tokens",
+            unit="tokens",
+            name="vllm:generation_tokens_total",
+            server=3001.0,
+            client=2999.0,
+            agree=False,
+        ),
+        Counted(arm=BASELINE, figure="cached_tokens", unit="tokens", name="c", server=7.0, client=None, agree=None),
+    )
+    told = msgspec.structs.replace(adopted, counted=rows)
+    page = render_html(told)
+    row = re.sub(r"<[^>]+>", " ", page[page.index("vllm:generation_tokens_total") - 300 :])
+    assert re.search(r"output tokens\s+candidate\s+3001\s+2999\s+no\s+vllm:generation_tokens_total", row)
+    assert re.search(r"cached tokens\s+baseline\s+7\s+unknown\s+not known", row)
+    assert document_of(told).counted == rows
 
 
 def test_every_kind_of_outcome_can_be_drawn(make_record, adopted):

@@ -68,6 +68,9 @@ def test_a_run_that_ended_goes_on_with_the_same_settings_only(settings, tmp_path
     assert [block.index for block in outcome.blocks] == list(range(48))
     (told,) = [check for check in outcome.analysis.verdict.checks if check.name == "resumed"]
     assert "several processes" in told.says
+    outputs = [row for row in outcome.counted if row.figure == "output_tokens"]
+    assert [row.agree for row in outputs] == [True, True], "of the blocks since it went on"
+    assert 0 < sum(row.client for row in outputs) < sum(block.output_tokens for block in outcome.blocks)
 
 
 def test_a_running_server_and_an_arm_are_compared_within_one_start(settings):

@@ -62,6 +62,7 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
             for name, command in measured.commands.items()
         ),
         blocks=trial.blocks,
+        counted=trial.counted,
         cache_state=_cache_state(ready, design),
         caveats=(
             *(f"The run was {told}." for told in stopped),

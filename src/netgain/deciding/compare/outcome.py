@@ -8,6 +8,7 @@ import msgspec
 from netgain.deciding.compare.outputs import Lengths
 from netgain.deciding.compare.rule import Kind, Row
 from netgain.deciding.compare.scaling import Scaling
+from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.report.outcome import ArmReport
@@ -55,7 +56,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """`same_server`: an A/A run. `analysis.verdict` of a scaling comparison adopts and rejects nothing: `scaling` is its result.
     `overrides`: fields that were allowed to differ, with the reasons given. `quality`: as measured beside the speed (None:
     not); `lossy`: why it had to be before anything is adopted. `grown`: why the design was made larger than its form. `stopped`:
-    why it ended before all was measured (None: it did not)."""
+    why it ended before all was measured (None: it did not). `counted`: what the servers that were started here counted, beside
+    what the client did."""
 
     format: int = FORMAT
     created: str
@@ -80,6 +82,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     lossy: tuple[str, ...] = ()
     grown: str | None = None
     stopped: str | None = None
+    counted: tuple[Counted, ...] = ()
 
     @property
     def word(self) -> str:

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from netgain.deciding.compare.concluding import conclude
-from netgain.deciding.compare.counting import FigureLog
 from netgain.deciding.compare.measured import Measured, Prepared
 from netgain.deciding.compare.meeting import know
 from netgain.deciding.compare.outcome import Comparison
@@ -103,17 +102,13 @@ async def _measure(
         narrator.found(caveat)
     narrator.phase(announcement(design, ready.request_s), design.fewest.blocks)
     grown: list[Growth] = []
-    log = FigureLog()
 
     def on_block(block: Block, total: int) -> None:
         narrator.step(f"{block.arm}, {block.seconds:.1f} s")
 
     async def restart(start: int) -> None:
-        await log.end(started.arms)
         await start_again(arms, start, settings.start_timeout_s)
-        await log.begin(started.arms)
 
-    await log.begin(started.arms)
     trial = await conduct(
         arms,
         design,
@@ -124,20 +119,17 @@ async def _measure(
         journal,
         when_enough(design, settings.minimum_effect, settings.seed, narrator, grown.append),
         keep_interrupted=journal is None,  # else its blocks are on the disk, and it can go on
+        counting=tuple(started.arms),
     )
     if trial.stopped:
         narrator.found(f"stopped after {how_far(trial, design)}; they are judged")
-    await log.end(started.arms)
     watched = {
         name: await arm.watched() for name, arm in arms.items() if name != CONTROL and isinstance(arm, RunningServer)
     }
-    figures = {name: {} if seen is None else seen.figures for name, seen in watched.items()}
-    if not settings.resume:  # else counted in part
-        figures |= {name: log.figures(name) for name in started.arms}
     return Measured(
         trial=trial,
         watched=watched,
-        figures=figures,
+        figures={name: {} if seen is None else seen.figures for name, seen in watched.items()} | trial.figures,
         urls={name: arm.url for name, arm in arms.items()},
         commands={name: arm.command for name, arm in arms.items()},
         resident={name: seen.resident_bytes if (seen := arm.observe()) else None for name, arm in arms.items()},

@@ -10,7 +10,7 @@ import msgspec
 
 from netgain.deciding.decide.candidates import choose, nothing_to_try, refuse_what_cannot_be_judged, without_lossy
 from netgain.deciding.decide.context import caveats_of, context, probed
-from netgain.deciding.decide.counted import DraftLog
+from netgain.deciding.decide.counted import committed_per_step
 from netgain.deciding.decide.engines import (
     asking,
     baseline_flags,
@@ -234,17 +234,13 @@ async def _try(
 
     before = {name: await step_counts(arm.url) for name, arm in arms.items()}
     handoffs = HandoffLog()
-    drafts = DraftLog()
     await handoffs.begin(arms)
-    await drafts.begin(arms[CANDIDATE])
 
     async def restart(start: int) -> None:
         await handoffs.end(arms)
-        await drafts.end(arms[CANDIDATE])
         await start_again(arms, start, settings.start_timeout_s)
         before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
         await handoffs.begin(arms)
-        await drafts.begin(arms[CANDIDATE])
 
     trial = await conduct(
         arms,
@@ -255,10 +251,10 @@ async def _try(
         restart,
         journal,
         when_enough(design, settings.minimum_effect, settings.seed, narrator, grown.append),
+        counting=(BASELINE, CANDIDATE),
     )
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     await handoffs.end(arms)
-    await drafts.end(arms[CANDIDATE])
     narrator.phase("judging")
     gated = quality if chosen.kind == "lossy" else None
     terms = Terms(
@@ -289,13 +285,16 @@ async def _try(
             for name, arm in arms.items()
         ),
         blocks=trial.blocks,
+        counted=trial.counted,
         limits=tuple(arm_limits(name, before[name], after[name], served.work, base.probe) for name in arms),
         scores=score(
             prediction,
             analysis,
             drafted.committed_per_step
             if drafted
-            else drafts.committed_per_step(seen.record for seen in trial.fresh if seen.arm == CANDIDATE),
+            else committed_per_step(
+                trial.figures[CANDIDATE], [seen.record for seen in trial.fresh if seen.arm == CANDIDATE]
+            ),
         ),
         drafting=drafted,
         cache_state=await baseline.reset(),

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+from netgain.deciding.experiment.agreement import check_counts
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.conduct import Trial
 from netgain.deciding.experiment.observation import Observation
@@ -27,6 +28,7 @@ def check_trial(trial: Trial, same_cache: bool = True) -> tuple[Check, ...]:
         _client(trial),
         _cache(trial.observations, same_cache),
         _foreign(trial.blocks),
+        *((check_counts(trial.counted),) if trial.counted else ()),
         *_resumed(trial),
     )
 

@@ -11,14 +11,17 @@ from typing import Any
 import msgspec
 import psutil
 
+from netgain.deciding.experiment.agreement import Counted, compare_counts
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.idle import give_turn
 from netgain.deciding.experiment.block import Block
+from netgain.deciding.experiment.counting import FigureLog
 from netgain.deciding.experiment.journal import Journal
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL, Observation
 from netgain.errors import UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import Run, run
+from netgain.measuring.observe.names import Figure
 from netgain.measuring.workload.arrivals import Arrivals, Closed, Poisson
 from netgain.measuring.workload.item import Item, Message
 from netgain.wording import count
@@ -122,12 +125,17 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A finished experiment, before any judgement. `resumed_at`: blocks before which the servers had to be started again
     because the run had ended; within a start, blocks before and after it are of different processes. `stopped`: it was
-    interrupted, and what it holds are the groups that were finished by then."""
+    interrupted, and what it holds are the groups that were finished by then.
+
+    `figures`: what the counters of each arm that was counted gained over its blocks, warm-up left out; `counted`: the same
+    beside what the client counted, of a run that was not stopped. Both are of the `fresh` blocks."""
 
     observations: tuple[Observation, ...]
     blocks: tuple[Block, ...]
     resumed_at: tuple[int, ...] = ()
     stopped: bool = False
+    figures: dict[str, dict[str, Figure]] = {}
+    counted: tuple[Counted, ...] = ()
 
     @property
     def fresh(self) -> tuple[Observation, ...]:
@@ -164,6 +172,7 @@ async def conduct(
     journal: Journal | None = None,
     enough: Callable[[Sequence[Observation]], int] | None = None,
     keep_interrupted: bool = False,
+    counting: Sequence[str] = (),
 ) -> Trial:
     """Warm all arms up, then run all blocks. `asking`: of all arms, or of each by its name. `salt` separates this
     experiment's cache entries from any other's.
@@ -176,7 +185,7 @@ async def conduct(
 
     `journal` takes every block as it is finished; what it has already is not measured again. The caller made sure that it
     is about the same arms and design. With `keep_interrupted` an interruption (cancelling) ends the experiment and leaves the
-    groups that were finished, if there is one.
+    groups that were finished, if there is one. `counting`: arms of which the server's own counters are read.
     """
     if design.starts > 1 and restart is None:
         raise UsageError(f"{design.starts} starts need servers that can be started again; use a single start")
@@ -186,6 +195,8 @@ async def conduct(
     blocks: list[Block] = []
     started: int | None = None
     last = design.starts
+    told = {name: arms[name] for name in counting}
+    log = FigureLog()
     stopped = False
     try:
         for group, items in enumerate(design.groups):
@@ -203,10 +214,13 @@ async def conduct(
                     if start != started:
                         if started is not None and restart is not None:
                             give_turn(arms, None)  # a frozen server could not be asked what it counted
+                            await log.end(told)
                             await restart(start)
                         for warmed, arm in arms.items():
                             give_turn(arms, warmed)
                             await warm_up(arm, items, ways[warmed], f"{salt}-{start}")
+                        give_turn(arms, None)
+                        await log.begin(told)
                         started = start
                     block, done = await _block(
                         arms,
@@ -238,11 +252,26 @@ async def conduct(
         blocks = [block for block in blocks if block.group in whole]
         observations = [seen for seen in observations if seen.group in whole]
     give_turn(arms, None)
-    return Trial(
+    if started is not None:
+        await log.end(told)
+    trial = Trial(
         observations=tuple(observations),
         blocks=tuple(blocks),
         resumed_at=() if journal is None else journal.resumed_at,
         stopped=stopped,
+        figures={name: log.figures(name) for name in told},
+    )
+    return msgspec.structs.replace(
+        trial,
+        counted=()
+        if stopped
+        else tuple(
+            row
+            for name, figures in trial.figures.items()
+            for row in compare_counts(
+                name, log.engine(name), figures, [seen.record for seen in trial.fresh if seen.arm == name]
+            )
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from netgain.cost.roofline import PhaseLimit, StepCounts, StepWork, decode_limit
 from netgain.deciding.diagnose.bottleneck import Bottleneck
 from netgain.deciding.diagnose.hypotheses import Hypothesis
 from netgain.deciding.diagnose.workload_classes import WorkloadClass
+from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import Observation
@@ -136,6 +137,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     engine_version: str | None = None
     workload_classes: tuple[WorkloadClass, ...] = ()
     grown: str | None = None
+    counted: tuple[Counted, ...] = ()
 
 
 def arm_report(

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.guards import GuardState
 from netgain.deciding.experiment.power import Needed
 from netgain.deciding.experiment.rollback import Rollback
@@ -161,7 +162,8 @@ class VerdictDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     `primary` is the effect that decided, named by `metric`, its interval of `confidence`. `others` are further effects of the
     same run, which decided nothing. `detectable` is the least true gain that four repeats in five would adopt, `needed` what
-    would decide an inconclusive run. With several loads `sweep` holds one effect per load.
+    would decide an inconclusive run. With several loads `sweep` holds one effect per load. `counted`: the servers' own counters
+    beside the client's counts.
     """
 
     schema: Literal["netgain.verdict"] = SCHEMA
@@ -194,6 +196,7 @@ class VerdictDocument(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality
     handoffs: tuple[HandoffCost, ...] | None = None
     gain: GainAccount | None = None
+    counted: tuple[Counted, ...] = ()
     control: Control = Control()
     design: DesignFacts = DesignFacts()
     arms: tuple[ArmFacts, ...] = ()
