@@ -29,6 +29,26 @@ def test_the_same_runner_in_both_arms_is_no_confounder():
     assert confounders("vllm", setup("baseline", log=both), setup("candidate", NGRAM, log=both)) == ()
 
 
+def test_asynchronous_scheduling_that_was_turned_off_in_one_arm_only_is_said():
+    """vLLM 0.32.0 schedules ahead by default, but not with n-gram drafts."""
+    both = "Model Runner V2 requires Triton; using the V1 model runner instead."
+    off = (
+        "WARNING 11-30 12:24:45 [vllm.py:1605] Async scheduling not supported with ngram-based speculative decoding and will be "
+        "disabled."
+    )
+    logs = both, f"{both}\n{off}"
+    (said,) = confounders("vllm", setup("baseline", log=logs[0]), setup("candidate", NGRAM, log=logs[1]))
+    assert "asynchronous scheduling off in the candidate only" in said
+    assert "--no-async-scheduling" in said
+    assert confounders("vllm", setup("baseline", log=logs[1]), setup("candidate", NGRAM, log=logs[1])) == ()
+
+
+def test_a_name_that_every_vllm_process_draws_anew_is_no_difference():
+    drawn = {"environment.VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME": "vllm_mm_R-nhDcKc", "environment.VLLM_CPU_NUM": "1"}
+    other = {"environment.VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME": "vllm_mm_6fmLg_kU", "environment.VLLM_CPU_NUM": "2"}
+    assert differences(drawn, other) == [("environment.VLLM_CPU_NUM", "1", "2")]
+
+
 @pytest.mark.parametrize("method", ["ngram", "draft_model", "medusa", "suffix"])
 def test_where_no_log_tells_the_runner_it_is_asked_to_be_pinned(method):
     flags = ("--speculative-config", f'{{"method": "{method}"}}')

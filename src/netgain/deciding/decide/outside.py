@@ -18,7 +18,8 @@ from netgain.measuring.observe.names import Engine
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item
 
-WIDTHS = (1, 2, 3, 4, 5, 6, 9)
+WIDTHS = (1, 5, 9, 3, 2, 4, 6)  # those that span most come first
+BUDGET_S = 60.0
 STEPS = 16
 REPEATS = 2
 ASK_S = 20.0
@@ -26,16 +27,23 @@ BASIS = "measured from outside (a step of several sequences, taken for one of as
 
 
 async def step_cost_outside(
-    url: str, engine: Engine, asking: Asking, batch: int, context: int
+    url: str, engine: Engine, asking: Asking, batch: int, context: int, budget_s: float = BUDGET_S
 ) -> tuple[StepCost | None, str | None]:
     """What a step of `batch` times 1, 2, 3... tokens costs, or why it is not known: so many requests decode together, and the
     time between their tokens is taken. Verifying several tokens of one sequence reads less KV than that.
 
     A server that runs fewer requests at once makes the others wait, which shows in their first token: such widths are left out.
+    After `budget_s` no further width begins, once there are two: what lies between them is then taken in proportion.
     """
+    began_s = time.monotonic()
+    too_wide = max(WIDTHS) + 1
     points: list[StepPoint] = []
     words = " ".join(f"alder {n}" for n in range(max(8, context // 4)))
     for width in WIDTHS:
+        if width >= too_wide:
+            continue
+        if len(points) >= 2 and time.monotonic() - began_s >= budget_s:
+            break
         together = batch * width
         gaps: list[float] = []
         for repeat in range(REPEATS):
@@ -52,6 +60,7 @@ async def step_cost_outside(
             done = await run(url, asking.model, items, Closed(together), asking.under(f"step-{time.time_ns()}"))
             good = [record for record in done.records if record.ok and record.tpot_s]
             if len(good) < together or not _overlapped(good):
+                too_wide = width
                 break
             started_s = max(record.first_token_s or 0.0 for record in good)
             gaps += [gap for record in good for gap in _gaps_after(record, started_s)]
@@ -62,8 +71,6 @@ async def step_cost_outside(
                         batch=batch, tokens=width, context=context, seconds=statistics.median(gaps), repeats=len(gaps)
                     )
                 )
-            continue
-        break
     if len(points) < 2:
         return None, f"steps of {batch} and {2 * batch} requests could not be measured from outside"
     return StepCost(points=tuple(points), subject={"engine": engine, "how": BASIS}), None

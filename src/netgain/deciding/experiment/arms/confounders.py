@@ -13,12 +13,14 @@ from netgain.measuring.observe.names import Engine
 
 MOST_FIELDS_SAID = 12
 _RUNNER_FALLBACK = re.compile(r"Model Runner V2 .*?using the V1 model\s+runner")
+_NOT_ASYNC = re.compile(r"Async scheduling .*?will be disabled")
 _V1_ONLY = ("ngram", "draft_model", "medusa", "suffix")
 # Names that differ between any two servers, or that say what the server did since, not how it is set up.
 _VOLATILE = re.compile(
     r"(^|[._])(pid|port|ports|host|hostname|url|instance_id|id|uuid|created|started|start_time|time|timestamp|uptime|"
     r"dir|folder|path|log|socket|addr|address|ip|seed_of_process|internal_states|avg_request_queue_latency|"
-    r"last_gen_throughput|memory_usage|nccl_port|random_seed|traces_dir|slot_save_path|is_sleeping|step_probe|step_cost|measured_at|\w*marker)($|[._])"
+    r"last_gen_throughput|memory_usage|nccl_port|random_seed|traces_dir|slot_save_path|is_sleeping|step_probe|step_cost|measured_at|\w*marker|"
+    r"VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME)($|[._])"
 )
 _SPECULATION = re.compile(r"spec(ulat|_|\b|-)|draft|ngram|lookup", re.IGNORECASE)
 
@@ -81,6 +83,12 @@ def known_confounders(engine: Engine, baseline: ArmSetup, candidate: ArmSetup) -
             found.append(
                 f"vLLM runs {_vllm_method(candidate.flags)} on its V1 model runner only and may choose V2 without it; neither "
                 "log says which ran. Set VLLM_USE_V2_MODEL_RUNNER=0 for both arms to be sure."
+            )
+        turned_off = [arm.name for arm in (baseline, candidate) if _NOT_ASYNC.search(arm.log)]
+        if len(turned_off) == 1:
+            found.append(
+                f"vLLM turned asynchronous scheduling off in the {turned_off[0]} only, so what that costs is in the result, as "
+                "it is after deploying it on this version. --no-async-scheduling in both arms shows the drafts alone."
             )
         if any("--disable-log-stats" in arm.flags for arm in (baseline, candidate)):
             found.append("vLLM's statistics are off (--disable-log-stats), so its counters could not be read.")

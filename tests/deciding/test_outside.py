@@ -1,0 +1,72 @@
+"""What a wider step costs, found out from outside: as many widths as the server runs together and as time allows."""
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+
+from netgain.deciding.decide.outside import step_cost_outside
+from netgain.deciding.experiment.conduct import Asking
+from netgain.measuring.client.options import Options
+
+ASKING = Asking(model="m", options=Options(timeout_s=20.0))
+
+
+@pytest.fixture
+async def serve():
+    """A server that runs so many requests together, whose tokens come 2 ms apart; starts it and returns its URL."""
+    runners = []
+
+    async def start(slots: int) -> str:
+        room = asyncio.Semaphore(slots)
+
+        async def complete(request: web.Request) -> web.StreamResponse:
+            body = await request.json()
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            async with room:
+                for n in range(body["max_tokens"]):
+                    await asyncio.sleep(0.002)
+                    usage = {"prompt_tokens": 4, "completion_tokens": n + 1}
+                    event = {"choices": [{"index": 0, "text": "a", "finish_reason": None}], "usage": usage}
+                    await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+            await response.write(b'data: {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}\n\n')
+            await response.write(b"data: [DONE]\n\n")
+            return response
+
+        app = web.Application()
+        app.router.add_post("/v1/completions", complete)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        runners.append(runner)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+async def test_every_width_is_measured_where_there_is_room_and_time(serve):
+    cost, missing = await step_cost_outside(await serve(16), "vllm", ASKING, 1, 32)
+    assert missing is None
+    assert sorted(point.tokens for point in cost.points) == [1, 2, 3, 4, 5, 6, 9]
+    assert all(0.001 < point.seconds < 0.1 for point in cost.points)
+
+
+async def test_widths_that_the_server_does_not_run_together_are_left_out(serve):
+    cost, _ = await step_cost_outside(await serve(3), "vllm", ASKING, 1, 32)
+    assert sorted(point.tokens for point in cost.points) == [1, 2, 3]
+
+
+async def test_a_slow_server_is_asked_for_two_widths_that_are_far_apart(serve):
+    """Measuring all of them took minutes on a server of a few tokens per second."""
+    cost, _ = await step_cost_outside(await serve(16), "vllm", ASKING, 1, 32, budget_s=0.0)
+    assert sorted(point.tokens for point in cost.points) == [1, 5]
+
+
+async def test_a_server_that_runs_one_request_at_a_time_leaves_the_cost_unknown(serve):
+    cost, missing = await step_cost_outside(await serve(1), "llama.cpp", ASKING, 1, 32)
+    assert cost is None
+    assert "2 requests" in missing
