@@ -195,6 +195,20 @@ def test_llama_cpp_is_judged_by_its_counters_and_windows_by_tokens():
     assert examine(RULE, reading).state == "rollback"
 
 
+def test_a_tail_of_which_an_engine_has_no_histogram_is_said_to_be_not_watched():
+    text = """# TYPE llamacpp:tokens_predicted_total counter
+llamacpp:tokens_predicted_total {0}
+# TYPE llamacpp:tokens_predicted_seconds_total counter
+llamacpp:tokens_predicted_seconds_total {1}
+"""
+    snapshots = [read_exposition(text.format(*values), at) for at, values in ((0.0, (0, 0)), (9.0, (1000, 5.0)))]
+    finding = examine(RULE, read(observed(snapshots), "llama.cpp"))
+    assert finding.state == "holds"
+    assert finding.says[-1] == "p95 of ttft is not watched: the service has no histogram of it"
+    assert "# Not watched: p95 of ttft, of which llama.cpp has no histogram.\n" in alert_rules(DOCUMENT, "llama.cpp")
+    assert "Not watched" not in alert_rules(DOCUMENT, "vllm")
+
+
 def test_an_engine_without_the_metric_cannot_be_told():
     text = "# TYPE sglang:num_running_reqs gauge\nsglang:num_running_reqs 1\n"
     found = examine(RULE, window_of(text, text))

@@ -41,6 +41,11 @@ def alert_rules(document: VerdictDocument, engine: Engine, window: str = "10m") 
         f"# netgain guard: {document.technique.title} ({document.decision}, {document.created}) on {engine}\n"
         f"# {rule.says}\n"
         f"# The verdict's times are the client's. Here: {source.differs}.\n"
+        + "".join(
+            f"# Not watched: p{tail.share * 100:g} of {tail.metric}, of which {engine} has no histogram.\n"
+            for tail in rule.tails
+            if not histogram_names(engine, tail.metric)
+        )
     )
     body = yaml.safe_dump({"groups": [{"name": "netgain-guard", "rules": rules}]}, sort_keys=False, width=120)
     return told + body

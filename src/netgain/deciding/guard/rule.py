@@ -112,8 +112,11 @@ def examine(rule: Rollback, reading: Reading) -> Finding:
         else:
             against.append(figures)
     for tail in rule.tails:
-        judged = exceeds(tail, reading.tails.get(tail.metric))
         name = f"p{tail.share * 100:g} of {tail.metric}"
+        if tail.metric not in reading.tails:
+            told.append(f"{name} is not watched: the service has no histogram of it")
+            continue
+        judged = exceeds(tail, reading.tails[tail.metric])
         if judged is None:
             told.append(f"{name} cannot be told from its histogram")
         elif judged:
