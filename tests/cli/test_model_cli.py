@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from netgain.cli.main import run
 from netgain.errors import Unavailable
 from netgain.serving.model.fetch import MODEL_BYTES, MODEL_FILE, fetch_default_model
 
@@ -204,6 +206,7 @@ def test_quality_is_measured_kept_and_shown_again(tmp_path: Path, float_folder: 
     ("options", "said"),
     [
         (("--quality", "--dtype", "int3"), "dtype 'int3' is not supported; supported: auto"),
+        (("--dtype", "nonsense"), "dtype 'nonsense' is not supported"),
         (("--quality", "--kv-dtype", "fp16"), "KV dtype 'fp16' is not supported; supported: auto, bf16"),
         (("--dtype", "int4"), "add --quality"),
     ],
@@ -213,6 +216,20 @@ def test_wrong_choices_of_quality_are_one_line(float_folder: Path, options: tupl
     assert code == 2
     (line,) = errors.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect", "nowhere/at-all", "--quality", "--dtype", "nonsense"),
+        ("convert", "nowhere/at-all", "target", "--dtype", "nonsense"),
+    ],
+)
+def test_a_wrong_type_is_refused_before_the_model_is_looked_for(arguments: tuple[str, ...]) -> None:
+    code, _, errors = netgain(*arguments)
+    assert code == 2
+    (line,) = errors.splitlines()
+    assert "'nonsense' is not" in line
 
 
 def test_no_model_is_one_line_and_exit_code_two() -> None:
@@ -251,3 +268,11 @@ def test_layers_that_are_not_there_are_refused(tmp_path: Path, fetched: Path, la
     assert code == 2
     assert says in errors
     assert not (tmp_path / "model").exists()
+
+
+def test_serve_takes_the_types_that_inspect_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--dtype", "int8", "--kv-dtype", "int8", "--print-config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["engine"]["model"]["dtype"], printed["engine"]["model"]["kv_dtype"]) == ("int8", "int8")
+    assert run(["serve", "--dtype", "nonsense", "--print-config"]) == 2
+    assert "'nonsense' is not one of" in capsys.readouterr().err

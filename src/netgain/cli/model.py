@@ -6,12 +6,13 @@ import shlex
 import sys
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 import typer
 
 from netgain.errors import UsageError
+from netgain.serving.runtime.config import KVType, WeightType
 
 if TYPE_CHECKING:
     from netgain.serving.runtime.quality import Measured
@@ -48,18 +49,22 @@ def inspect(
     ] = False,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(help="Weights to measure: auto, bf16, fp16, int8, int4 or fp32. Repeatable; by default all."),
+        typer.Option(help=f"Weights to measure: {', '.join(get_args(WeightType))}. Repeatable; by default all."),
     ] = None,
     kv_dtype: Annotated[
-        list[str] | None, typer.Option(help="KV to measure: auto, bf16, fp32 or int8. Repeatable.")
+        list[str] | None, typer.Option(help=f"KV to measure: {', '.join(get_args(KVType))}. Repeatable.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show a model's shape, tensor types, memory, template, digests and measured quality."""
-    from netgain.serving.model.checkpoint import open_checkpoint
-
+    for what, given, known in (("dtype", dtype, get_args(WeightType)), ("KV dtype", kv_dtype, get_args(KVType))):
+        for name in given or ():
+            if name not in known:  # said before anything is fetched or read
+                raise UsageError(f"{what} {name!r} is not supported; supported: {', '.join(known)}")
     if (dtype or kv_dtype) and not quality:
         raise UsageError("--dtype and --kv-dtype choose what --quality measures: add --quality")
+    from netgain.serving.model.checkpoint import open_checkpoint
+
     checkpoint = open_checkpoint(source, report=_tell)
     from netgain.cli import model_facts, model_quality  # torch, once the name is known to be a model
     from netgain.serving.model.load import reading_notes, weight_source
@@ -87,7 +92,7 @@ def inspect(
 def convert(
     source: Annotated[str, _SOURCE],
     target: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
-    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
+    dtype: Annotated[Literal["bf16", "fp16", "fp32"], typer.Option(help="What it is written as.")] = "bf16",
     layers: Annotated[
         str | None,
         typer.Option(help="Write only these layers, like 0-3,28,29: a smaller model, to be trained as a draft."),

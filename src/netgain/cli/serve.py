@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from netgain.serving.api.launch import launch_server
-from netgain.serving.runtime.config import ServerConfig
+from netgain.serving.runtime.config import KVType, ServerConfig, WeightType
 from netgain.serving.runtime.config_file import load_config, to_yaml
 from netgain.wording import count
 
@@ -24,6 +24,8 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (8000); 0 takes a free one.")] = None,
+    dtype: Annotated[WeightType | None, typer.Option(help="How weights are kept (auto).")] = None,
+    kv_dtype: Annotated[KVType | None, typer.Option(help="How keys and values are stored (auto).")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with settings.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -42,6 +44,8 @@ def serve(
     """Serve a model over an OpenAI-compatible HTTP API."""
     named: dict[str, Any] = {
         "engine.model.source": model,
+        "engine.model.dtype": dtype,
+        "engine.model.kv_dtype": kv_dtype,
         "host": host,
         "port": port,
         "engine.speculation.method": speculation,

@@ -6,7 +6,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from netgain.errors import UsageError  # noqa: E402
 from netgain.serving.model.checkpoint import open_checkpoint  # noqa: E402
 from netgain.serving.model.kernels.select import load_kernels  # noqa: E402
 from netgain.serving.model.load import weight_source  # noqa: E402
@@ -62,12 +61,6 @@ def test_by_default_every_dtype_and_int8_kv_are_measured():
     }
     assert forms(["fp32", "int8", "fp32"], ()) == (("fp32", "fp32"), ("int8", "bf16"))
     assert forms((), ["int8", "auto"]) == (("auto", "int8"), ("auto", "bf16"))
-
-
-@pytest.mark.parametrize(("dtypes", "kv_dtypes"), [(["int3"], ()), ((), ["q8"])])
-def test_an_unknown_dtype_is_refused_with_the_known_ones(dtypes, kv_dtypes):
-    with pytest.raises(UsageError, match=r"is not supported; supported: auto, .*int8"):
-        forms(dtypes, kv_dtypes)
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,10 @@ class Settings(BaseModel):
         return data
 
 
+WeightType = Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"]
+KVType = Literal["auto", "bf16", "fp32", "int8"]
+
+
 class ModelSettings(Settings):
     """Which weights are served and how they are computed."""
 
@@ -31,11 +35,11 @@ class ModelSettings(Settings):
         default="default", min_length=1, description="'default', a folder, a .gguf file or a Hugging Face id"
     )
     name: str | None = Field(default=None, min_length=1, description="name in the API; by default the model's own")
-    dtype: Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"] = Field(
+    dtype: WeightType = Field(
         default="auto",
         description="how weights are kept; auto keeps the checkpoint's (quantised stay so), int8 and int4 round any",
     )
-    kv_dtype: Literal["auto", "bf16", "fp32", "int8"] = Field(
+    kv_dtype: KVType = Field(
         default="auto",
         description="how keys and values are stored; auto is fp32 with dtype fp32, else bf16; int8 halves bf16's memory",
     )
@@ -107,9 +111,7 @@ class SpeculationSettings(Settings):
         min_length=1,
         description="under method draft: a trained draft, or any model of the vocabulary",
     )
-    draft_dtype: Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"] = Field(
-        default="auto", description="how the draft model's weights are kept"
-    )
+    draft_dtype: WeightType = Field(default="auto", description="how the draft model's weights are kept")
     k: int = Field(default=4, ge=1, le=64, description="drafts per verify step, at most")
     lookup_min: int = Field(default=2, ge=1, description="ngram: shortest suffix looked up in the request's own tokens")
     lookup_max: int = Field(default=4, ge=1, description="ngram: longest suffix looked up")

@@ -21,7 +21,7 @@ from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.kv import DTYPES as KV_DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.model.quantise import VERSION as QUANTISER
-from netgain.serving.model.weights import DTYPES, WeightSource, computed_types
+from netgain.serving.model.weights import WeightSource, computed_types
 
 BLOCK_TOKENS = 16
 CHUNK = 128  # places computed together: few enough that what is worked out of their logits stays small
@@ -79,11 +79,7 @@ def bundled_text() -> str:
 
 def forms(dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> tuple[Form, ...]:
     """Every dtype with every KV dtype. Without either: each dtype but float32 with the KV it is served with, and `auto` with
-    int8 KV; without one: `auto`, which for KV is bf16, or fp32 beside fp32. Raises UsageError for an unknown one."""
-    for what, given, known in (("dtype", dtypes, DTYPES), ("KV dtype", kv_dtypes, ("auto", *KV_DTYPES))):
-        for name in given:
-            if name not in known:
-                raise UsageError(f"{what} {name!r} is not supported; supported: {', '.join(known)}")
+    int8 KV; without one: `auto`, which for KV is bf16, or fp32 beside fp32."""
     if dtypes or kv_dtypes:
         pairs = [(dtype, kv) for dtype in dtypes or ["auto"] for kv in kv_dtypes or ["auto"]]
     else:
