@@ -293,7 +293,9 @@ async def _try(
             drafted.committed_per_step
             if drafted
             else committed_per_step(
-                trial.figures[CANDIDATE], [seen.record for seen in trial.fresh if seen.arm == CANDIDATE]
+                trial.figures[CANDIDATE],
+                [row for row in trial.counted if row.arm == CANDIDATE],
+                [seen.record for seen in trial.fresh if seen.arm == CANDIDATE],
             ),
         ),
         drafting=drafted,

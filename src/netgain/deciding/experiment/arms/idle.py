@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 
 from netgain.deciding.experiment.arm import Arm
 
-WATCH_S = 1.5
-SPIN_CORES = 0.02
+WATCH_S = 3.0
+SPIN_CORES = 0.01  # half of what voids a run: how much an idle server uses changes with what else runs
 SPINNING = (
     "While idle, {names} used a core, so each was frozen (SIGSTOP) while another was loaded; what it does on being resumed is in "
     "its first request."
