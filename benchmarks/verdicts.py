@@ -32,7 +32,8 @@ from netgain.deciding.decide.server import served_model
 from netgain.deciding.decide.settings import FULL, Settings
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
 from netgain.deciding.experiment.arms.netgain import launched_netgain
-from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped
+from netgain.deciding.experiment.conduct import Asking, Trial, conduct
+from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.growth import grow
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT

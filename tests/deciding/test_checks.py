@@ -6,7 +6,8 @@ from netgain.cost.step_cost import StepCost, StepPoint
 from netgain.deciding.decide.server import join
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Design, Trial, grouped
+from netgain.deciding.experiment.conduct import Trial
+from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL, Observation
 from netgain.measuring.workload.item import Item
 

@@ -13,7 +13,8 @@ from aiohttp import web
 from netgain.deciding.experiment.analyse import Terms, analyse
 from netgain.deciding.experiment.arm import Observed
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Asking, Design, conduct, grouped
+from netgain.deciding.experiment.conduct import Asking, conduct
+from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.errors import UsageError
 from netgain.measuring.client.options import Options

@@ -12,7 +12,8 @@ import pytest
 
 from netgain.deciding.experiment.arms.attached import AttachedServer
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Asking, Design, Trial, conduct, grouped
+from netgain.deciding.experiment.conduct import Asking, Trial, conduct
+from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.journal import FILE, Journal
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.errors import UsageError
@@ -124,7 +125,8 @@ def test_two_processes_do_not_write_one_journal(tmp_path):
         (None, "nothing to resume"),
         (b"", "does not begin with what was measured"),
         (b"[]\n", "does not begin with what was measured"),
-        (b'{"format":99,"subject":{}}\n', "has format 99"),
+        (b'{"schema":"netgain.blocks","version":99,"subject":{}}\n', "of version 99"),
+        (b'{"schema":"netgain.verdict","version":1}\n', "it is a netgain.verdict"),
     ],
 )
 def test_what_is_no_journal_is_refused(tmp_path, content, told):
@@ -137,7 +139,7 @@ def test_what_is_no_journal_is_refused(tmp_path, content, told):
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path):
     path = tmp_path / FILE
-    line = msgspec.json.encode({"format": 1, "subject": SUBJECT})
+    line = msgspec.json.encode({"schema": "netgain.blocks", "version": 1, "subject": SUBJECT})
     path.write_bytes(line + b'\n{"entry":"block"}\n')
     with pytest.raises(UsageError, match="line 2 cannot be read"):
         Journal.resume(path, SUBJECT)

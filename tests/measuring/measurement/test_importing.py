@@ -105,7 +105,7 @@ def test_an_import_is_written_like_a_measurement(tmp_path: Path) -> None:
         (b"{}", "no result of"),
         (b"[]", "no result of"),
         (b"\xff\xfe", "no result of"),
-        (b'{"schema": 1, "netgain": "0.1"}', "a measurement of netgain already"),
+        (b'{"schema": "netgain.measurement", "version": 3}', "a netgain.measurement already"),
         (b'{"benchmarks": [], "metadata": {"guidellm_version": "0.8"}}', "0 benchmarks"),
         (b'{"aiperf_version": "0.13.0"}', "give profile_export.jsonl of the same folder"),
         (b'{"backend": "openai", "completed": 3}', "cannot be read as a result of vllm bench serve"),

@@ -93,10 +93,10 @@ def test_what_is_no_recording_is_refused(content: bytes, tmp_path: Path) -> None
         list(read_recording(tmp_path / "r"))
 
 
-def test_a_recording_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+def test_a_recording_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     Journal(tmp_path / "r", "proxy").close()
-    (tmp_path / "r").write_bytes((tmp_path / "r").read_bytes().replace(b'"schema":1', b'"schema":9'))
-    with pytest.raises(UsageError, match="schema 9"):
+    (tmp_path / "r").write_bytes((tmp_path / "r").read_bytes().replace(b'"version":1', b'"version":9'))
+    with pytest.raises(UsageError, match="version 9"):
         list(read_recording(tmp_path / "r"))
 
 
@@ -224,9 +224,11 @@ def test_two_recorders_do_not_mix_in_one_file(tmp_path: Path) -> None:
     assert sum(isinstance(line, Recording) for line in read_recording(tmp_path / "r")) == 2
 
 
-def test_a_newer_schema_is_told_whatever_else_it_changed(tmp_path: Path) -> None:
-    (tmp_path / "r").write_text('{"kind":"recording","schema":99,"recording":{"id":[1]},"block_size":"2 KiB"}\n')
-    with pytest.raises(UsageError, match="schema 99"):
+def test_a_newer_version_is_told_whatever_else_it_changed(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text(
+        '{"kind":"recording","schema":"netgain.recording","version":99,"recording":{"id":[1]},"block_size":"2 KiB"}\n'
+    )
+    with pytest.raises(UsageError, match="version 99"):
         list(read_recording(tmp_path / "r"))
 
 

@@ -13,7 +13,8 @@ from netgain.deciding.compare.running import LOOPBACK, check_servers
 from netgain.deciding.compare.settings import Settings
 from netgain.deciding.decide.context import context
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Design, how_far
+from netgain.deciding.experiment.conduct import how_far
+from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.report.outcome import arm_report
 from netgain.wording import count

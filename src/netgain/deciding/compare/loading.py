@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.heading import heading_of
 from netgain.measuring.measurement.importing import read_result
 from netgain.measuring.measurement.records import Row, read_records, rows_of
 from netgain.measuring.measurement.result import RESULT_FILE, Measurement, read_measurement
@@ -77,11 +78,6 @@ def _imported(path: Path) -> tuple[Measurement, tuple[Row, ...]]:
     return measurement, tuple(rows_of(0, records[0].scheduled_s, (), records))
 
 
-class _Heading(msgspec.Struct):
-    schema: int | None = None
-    netgain: str | None = None
-
-
 def _is_own(path: Path) -> bool:
     """Whether it is netgain's, by its place or by its own word; what cannot be read is told by whoever reads it."""
     if path.is_dir():
@@ -89,7 +85,6 @@ def _is_own(path: Path) -> bool:
     if path.name == RESULT_FILE:
         return True
     try:
-        heading = msgspec.json.decode(path.read_bytes(), type=_Heading)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return heading_of(path.read_bytes()).known
+    except OSError:
         return False
-    return heading.schema is not None and heading.netgain is not None

@@ -15,7 +15,8 @@ from netgain.deciding.report.outcome import ArmReport
 from netgain.deciding.verdict.quality import Quality
 from netgain.measuring.observe.names import Figure
 
-FORMAT = 1
+SCHEMA: Literal["netgain.comparison"] = "netgain.comparison"
+VERSION = 1
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +60,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     why it ended before all was measured (None: it did not). `counted`: what the servers that were started here counted, beside
     what the client did."""
 
-    format: int = FORMAT
+    schema: Literal["netgain.comparison"] = SCHEMA
+    version: int = VERSION
     created: str
     seconds: float
     kind: Kind

@@ -11,7 +11,7 @@ from netgain.deciding.decide.budget import Estimate, estimate, within
 from netgain.deciding.decide.growing import growing_design, most_starts
 from netgain.deciding.decide.prepared import FREE, check_same, kept, settings_tree
 from netgain.deciding.decide.settings import Form
-from netgain.deciding.experiment.conduct import Design, grouped
+from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.workload.item import Workload

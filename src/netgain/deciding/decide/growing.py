@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from netgain.deciding.decide.budget import Estimate
 from netgain.deciding.decide.settings import Form
-from netgain.deciding.experiment.conduct import Design, grouped
+from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.growth import Growth, grow
 from netgain.deciding.experiment.observation import Observation
 from netgain.measuring.client.narrator import Narrator

@@ -8,7 +8,7 @@ from netgain.cost.step_cost import StepCost
 from netgain.deciding.decide.budget import Estimate, estimate, within
 from netgain.deciding.decide.growing import growing_design, most_starts
 from netgain.deciding.decide.settings import Form, Settings
-from netgain.deciding.experiment.conduct import Design
+from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.sweeping import expected_s, sweep_design
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.measuring.workload.item import Item

@@ -10,7 +10,7 @@ import msgspec
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.diagnose.hypotheses import Hypothesis
 from netgain.deciding.experiment.arm import Arm
-from netgain.deciding.experiment.conduct import Design
+from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.journal import FILE, Journal, finished_blocks, first_difference
 from netgain.deciding.report.outcome import Asked, Outcome
 from netgain.deciding.technique.facts import Facts

@@ -9,7 +9,8 @@ from netgain.deciding.decide.planning import measuring_s
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Design, Trial
+from netgain.deciding.experiment.conduct import Trial
+from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.experiment.sweep import Sweep
 from netgain.deciding.experiment.sweeping import analyse_loads

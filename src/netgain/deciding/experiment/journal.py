@@ -11,8 +11,9 @@ import msgspec
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import Observation
 from netgain.errors import UsageError
+from netgain.heading import check_heading
 
-FORMAT = 1
+SCHEMA, VERSION = "netgain.blocks", 1
 FILE = "blocks.jsonl"
 
 
@@ -52,7 +53,7 @@ class Journal:
         except OSError as error:
             raise UsageError(f"cannot write {path} ({error.strerror or error}); name another folder") from error
         journal = cls(_locked(file, path), path, (), ())
-        journal._append({"format": FORMAT, "subject": subject})
+        journal._append({"schema": SCHEMA, "version": VERSION, "subject": subject})
         return journal
 
     @classmethod
@@ -112,8 +113,7 @@ def read_subject(path: Path, lines: Sequence[bytes] | None = None) -> dict[str, 
     lines = _lines(path) if lines is None else lines
     try:
         head = msgspec.json.decode(lines[0], type=dict[str, Any])
-        if head["format"] != FORMAT:
-            raise UsageError(f"{path} has format {head['format']}; this version reads {FORMAT}")
+        check_heading(lines[0], path, SCHEMA, VERSION, "begin a new experiment in another folder")
         return dict(head["subject"])
     except (IndexError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path} cannot be resumed: it does not begin with what was measured") from error

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse, end_to_end
-from netgain.deciding.experiment.conduct import Design, grouped
+from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL, Observation, pair
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.rollback import mean_in_flight, rollback_rule

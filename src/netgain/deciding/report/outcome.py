@@ -24,7 +24,8 @@ from netgain.ledger.stage import Stage
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.observe.names import Engine
 
-FORMAT = 1
+SCHEMA: Literal["netgain.decision"] = "netgain.decision"
+VERSION = 1
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +101,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `asked.concurrency`. `engine` is what both arms run, `engine_version` as it says itself (None: it does not tell).
     `grown`: why the design was made larger than its form."""
 
-    format: int = FORMAT
+    schema: Literal["netgain.decision"] = SCHEMA
+    version: int = VERSION
     created: str
     seconds: float
     first_verdict_s: float | None

@@ -6,13 +6,9 @@ import msgspec
 
 from netgain.deciding.verdict.document import SCHEMA, VERSION, VerdictDocument
 from netgain.errors import UsageError
+from netgain.heading import check_heading
 
 NAME = "verdict.json"
-
-
-class _Heading(msgspec.Struct):
-    schema: str | None = None
-    version: int | None = None
 
 
 def to_json(document: VerdictDocument) -> bytes:
@@ -27,18 +23,8 @@ def read_verdict(path: Path) -> VerdictDocument:
         text = file.read_bytes()
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}; give the {NAME} of a report") from error
-    try:
-        heading = msgspec.json.decode(text, type=_Heading)
-    except msgspec.MsgspecError as error:
-        raise UsageError(f"{file} is no verdict: {error}") from error
-    if heading.schema != SCHEMA:
-        raise UsageError(f"{file} is no verdict: it has no schema {SCHEMA!r}; give the {NAME} of a report's folder")
-    if heading.version != VERSION:
-        raise UsageError(
-            f"{file} is a verdict of version {heading.version}; this netgain reads version {VERSION}: "
-            "decide again, or use the netgain that wrote it"
-        )
+    check_heading(text, file, SCHEMA, VERSION, f"give the {NAME} of a report's folder")
     try:
         return msgspec.json.decode(text, type=VerdictDocument)
-    except msgspec.ValidationError as error:
+    except msgspec.MsgspecError as error:
         raise UsageError(f"{file} is no verdict of version {VERSION}: {error}") from error

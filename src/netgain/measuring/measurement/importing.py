@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.heading import heading_of
 from netgain.measuring.client.percentiles import Percentiles
 from netgain.measuring.client.summary import summarise
 from netgain.measuring.measurement.from_aiperf import read_aiperf
@@ -117,11 +118,11 @@ class _Marks(msgspec.Struct):
     metrics: Any = None
     start_time: Any = None
     info: Any = None
-    schema: Any = None
-    netgain: Any = None
 
 
 def _tool_of(data: bytes, file: Path) -> Tool:
+    if (heading := heading_of(data)).known:
+        raise UsageError(f"{file} is a {heading.schema} already, which needs no import")
     start = data.lstrip()
     lines = start.split(b"\n", 1)
     for text in (start, lines[0]):
@@ -130,8 +131,6 @@ def _tool_of(data: bytes, file: Path) -> Tool:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
         first = (found[0] if found else _Marks()) if isinstance(found, list) else found
-        if first.netgain is not None and first.schema is not None:
-            raise UsageError(f"{file} is a measurement of netgain already")
         if first.benchmarks is not None and first.metadata is not None:
             return "guidellm"
         if first.completed is not None and first.backend is not None:

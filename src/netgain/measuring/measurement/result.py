@@ -9,12 +9,14 @@ from typing import Literal
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.heading import check_heading
 from netgain.measuring.client.meter import ClientLoad
 from netgain.measuring.client.summary import Summary
 from netgain.measuring.observe.scrape import Observed
 from netgain.measuring.workload.arrivals import Arrivals, Bursty, Closed, Constant, Poisson, Recorded, describe
 
-SCHEMA = 2
+SCHEMA: Literal["netgain.measurement"] = "netgain.measurement"
+VERSION = 3
 RESULT_FILE = "measurement.json"
 RECORDS_FILE = "records.parquet"
 
@@ -140,7 +142,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     `server_side.absent` says why there are no server metrics. With `saturation`, `summary` is of the last window at `low_per_s`.
     """
 
-    schema: int = SCHEMA
+    schema: Literal["netgain.measurement"] = SCHEMA
+    version: int = VERSION
     netgain: str
     source: Source
     began_unix_s: float | None
@@ -197,11 +200,6 @@ def to_json(measurement: Measurement) -> bytes:
     return msgspec.json.format(msgspec.json.encode(measurement), indent=2) + b"\n"
 
 
-class _Version(msgspec.Struct):
-    schema: int | None = None
-    netgain: str | None = None
-
-
 def read_measurement(path: Path) -> Measurement:
     """Read a result file, or the one in a folder. Raises UsageError that says what is wrong with it."""
     file = path / RESULT_FILE if path.is_dir() else path
@@ -209,17 +207,8 @@ def read_measurement(path: Path) -> Measurement:
         data = file.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read the measurement {file}: {error.strerror}") from error
+    check_heading(data, file, SCHEMA, VERSION, "import other tools' results with netgain measure --import")
     try:
-        version = msgspec.json.decode(data, type=_Version)
-        if version.schema is None or version.netgain is None:
-            raise UsageError(
-                f"{file} is no measurement of netgain; import other tools' results with netgain measure --import"
-            )
-        if version.schema != SCHEMA:
-            raise UsageError(
-                f"{file} has schema {version.schema}, but this netgain reads {SCHEMA}: use netgain {version.netgain}, which "
-                "wrote it, or measure again"
-            )
         return msgspec.json.decode(data, type=Measurement)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is no measurement of netgain ({error})") from error

@@ -1,5 +1,7 @@
 """What measuring quality found: one server, or two beside each other; the document that `netgain quality --json` prints."""
 
+from typing import Literal
+
 import msgspec
 
 from netgain.measuring.quality.answering import TaskScores
@@ -9,7 +11,8 @@ from netgain.measuring.quality.paired_scores import Paired
 from netgain.measuring.quality.perplexity import Perplexity
 from netgain.measuring.quality.teacher_forcing import Unscored
 
-FORMAT = 1
+SCHEMA: Literal["netgain.quality"] = "netgain.quality"
+VERSION = 1
 
 
 class ServerQuality(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +41,8 @@ class QualityComparison(msgspec.Struct, frozen=True, kw_only=True):
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """`candidate` and `comparison` are None when a single server was asked."""
 
-    format: int = FORMAT
+    schema: Literal["netgain.quality"] = SCHEMA
+    version: int = VERSION
     netgain: str
     began_unix_s: float
     seconds: float

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-SCHEMA = 1
+SCHEMA: Literal["netgain.recording"] = "netgain.recording"
+VERSION = 1
 
 Unit = Literal["bytes", "tokens"]
 Source = Literal["proxy", "vllm", "litellm", "otel", "mooncake", "azure", "burstgpt"]
@@ -24,7 +25,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, tag="recording", tag_
     `block_size` is in `block_unit`. `notes` say what readers must know, such as a coarse clock.
     """
 
-    schema: int  # always written
+    schema: Literal["netgain.recording"]  # always written, as is the next
+    version: int
     recording: str
     source: Source
     created_unix_s: float

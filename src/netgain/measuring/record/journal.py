@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.heading import heading_of
 from netgain.ledger.lines import LineWriter
-from netgain.measuring.record.entry import SCHEMA, Closing, Entry, Line, Recording, Source, Unit
+from netgain.measuring.record.entry import SCHEMA, VERSION, Closing, Entry, Line, Recording, Source, Unit
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Journal:
         self._encoder = msgspec.json.Encoder()
         self._head = Recording(
             schema=SCHEMA,
+            version=VERSION,
             recording=secrets.token_hex(8),
             source=source,
             created_unix_s=time.time(),
@@ -122,7 +124,7 @@ class Unreadable(msgspec.Struct, frozen=True):
 def read_recording(path: Path) -> Iterator[Line | Unreadable]:
     """The lines of a recording in order of time, parts that were set aside first.
 
-    Raises UsageError when a file cannot be read, is no recording, or is of a newer schema.
+    Raises UsageError when a file cannot be read, is no recording, or is of a newer version.
     """
     parts = [part for _, part in sorted(_set_aside(path))]
     decoder = msgspec.json.Decoder(Line)
@@ -139,9 +141,9 @@ def read_recording(path: Path) -> Iterator[Line | Unreadable]:
                         found: Line | Unreadable = decoder.decode(line)
                     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                         found = Unreadable(number)
-                    if not isinstance(found, Entry) and (schema := _schema(line)) is not None and schema > SCHEMA:
+                    if not isinstance(found, Entry) and (version := _version(line)) is not None and version > VERSION:
                         raise UsageError(
-                            f"{part} is a recording of schema {schema}, this netgain reads up to {SCHEMA}: "
+                            f"{part} is a recording of version {version}, this netgain reads up to {VERSION}: "
                             "read it with the netgain that wrote it"
                         )
                     if first and not isinstance(found, Recording):
@@ -155,18 +157,14 @@ def read_recording(path: Path) -> Iterator[Line | Unreadable]:
 
 
 def is_recording(data: bytes) -> bool:
-    """Whether a file that begins with `data` is one, of whatever schema."""
-    return _schema(data.split(b"\n", 1)[0]) is not None
+    """Whether a file that begins with `data` is one, of whatever version."""
+    return _version(data.split(b"\n", 1)[0]) is not None
 
 
-def _schema(line: bytes) -> int | None:
-    """Of a recording's first line, which later schemas may have changed in all else."""
-    try:
-        found = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    schema = found.get("schema") if isinstance(found, dict) and found.get("kind") == "recording" else None
-    return schema if type(schema) is int else None
+def _version(line: bytes) -> int | None:
+    """Of a recording's first line, which later versions may have changed in all else."""
+    found = heading_of(line)
+    return found.version if found.schema == SCHEMA and type(found.version) is int else None
 
 
 def _set_aside(path: Path) -> list[tuple[int, Path]]:
