@@ -98,12 +98,17 @@ def test_server_and_client_that_count_the_same_agree(make_record):
 def test_accepted_drafts_are_what_came_with_others_in_one_chunk(make_record):
     records = [make_record("a", per_chunk=4), make_record("b", per_chunk=4)]  # 16 tokens after the first in 4 chunks
     drafts = {"draft_steps": 8, "drafted_tokens": 24}
-    (row,) = compare_counts("candidate", "vllm", counters(accepted_tokens=26, **drafts), records)
+    row, *others = compare_counts("candidate", "vllm", counters(accepted_tokens=26, **drafts), records)
+    assert [(one.figure, one.client, one.agree) for one in others] == [
+        ("drafted_tokens", None, None),
+        ("draft_steps", None, None),
+    ], "drafts that do not stand never leave the server"
     assert (row.server, row.client, row.agree) == (26, 24, True)
     assert row.room == 2 * (1 + 3), "an answer may end inside a step: one and a mean draft for each"
-    (row,) = compare_counts("candidate", "vllm", counters(accepted_tokens=40, **drafts), records)
+    row, *_ = compare_counts("candidate", "vllm", counters(accepted_tokens=40, **drafts), records)
     assert row.agree is False
-    assert compare_counts("candidate", "llama.cpp", counters(accepted_tokens=26), records) == (), "a chunk is no step"
+    (row,) = compare_counts("candidate", "llama.cpp", counters(accepted_tokens=26), records)
+    assert (row.server, row.client) == (26, None), "a chunk is no step"
 
 
 def test_a_chunk_whose_tokens_were_guessed_tells_nothing_of_drafts(make_record):

@@ -10,6 +10,7 @@ from netgain.measuring.observe.names import Engine, Figure
 from netgain.wording import count
 
 LIMIT = 0.1  # of the output tokens: more means that the server worked for others, too
+CUT = "an answer may end inside a step, whose further drafts the server counts and nobody receives"
 STEP_IS_A_CHUNK: tuple[Engine, ...] = ("vllm", "sglang")  # they stream what a step committed as one chunk
 
 
@@ -41,12 +42,7 @@ def compare_counts(
         if told is None or told.name is None or (figure == "prefilled_tokens" and "prompt_tokens" in figures):
             continue
         rows.append(_row(arm, figure, told, ours(records) if whole else None))
-    accepted = figures.get("accepted_tokens")
-    if accepted is not None and accepted.name is not None and engine in STEP_IS_A_CHUNK:
-        room = len(records) * (1.0 + (_mean_draft(figures) or 0.0))
-        why = "an answer may end inside a step, whose further drafts the server counts and nobody receives"
-        rows.append(_row(arm, "accepted_tokens", accepted, _beyond_chunks(records) if whole else None, room, why))
-    return tuple(rows)
+    return (*rows, *_drafts(arm, engine, figures, records if whole else ()))
 
 
 def check_counts(counted: Iterable[Counted]) -> Check:
@@ -77,6 +73,23 @@ def check_counts(counted: Iterable[Counted]) -> Check:
 
 def _words(row: Counted) -> str:
     return row.figure.replace("_", " ")
+
+
+def _drafts(
+    arm: str, engine: Engine | None, figures: Mapping[str, Figure], records: Sequence[ClientRecord]
+) -> Iterable[Counted]:
+    """What other engines than netgain, whose answers tell of their drafts, count of them."""
+    if engine == "netgain":
+        return
+    for figure in ("accepted_tokens", "drafted_tokens", "draft_steps"):
+        told = figures.get(figure)
+        if told is None or not told.gained:
+            continue
+        if figure == "accepted_tokens" and engine in STEP_IS_A_CHUNK:
+            room = len(records) * (1.0 + (_mean_draft(figures) or 0.0))
+            yield _row(arm, figure, told, _beyond_chunks(records) if records else None, room, CUT)
+        else:
+            yield _row(arm, figure, told, None)
 
 
 def _row(arm: str, figure: str, told: Figure, ours: float | None, room: float = 0.0, why: str | None = None) -> Counted:
