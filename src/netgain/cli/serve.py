@@ -33,7 +33,7 @@ def serve(
             "--set", metavar="NAME=VALUE", help="One setting, e.g. engine.cache.kv_tokens=4096. May be repeated."
         ),
     ] = None,
-    speculation: Annotated[str | None, typer.Option(help="Drafting method: none, ngram, suffix or draft.")] = None,
+    speculation: Annotated[str | None, typer.Option(help="Drafting method: none, ngram, suffix, draft or mtp.")] = None,
     draft: Annotated[str | None, typer.Option(help="Model or trained draft, for --speculation draft.")] = None,
     records: Annotated[Path | None, typer.Option(help="JSONL file that request records are appended to.")] = None,
     api_keys: Annotated[Path | None, typer.Option(help="File of API keys, made by 'netgain keys new'.")] = None,

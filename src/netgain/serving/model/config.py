@@ -27,7 +27,8 @@ class ModelConfig:
     `context` is in tokens; `tied` says that the head is the embedding; `bos` is None where the model has none.
     `windows` has an entry per layer: how many positions a token sees there, its own among them, or None for all.
     `qkv_bias`, `output_bias` and `mlp_bias` say which products add a vector; `qk_norm` that every query and key head is
-    normalised before it is turned. `notes` say what a user should know about how the files were read.
+    normalised before it is turned; `mtp` how many modules that foresee further tokens follow the layers (see drafts/mtp.py).
+    `notes` say what a user should know about how the files were read.
     Raises UsageError for a shape that cannot be.
     """
 
@@ -50,6 +51,7 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    mtp: int = 0
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,8 @@ class ModelConfig:
             raise UsageError(f"model configuration: head size {self.head_dim} is odd, rotary embeddings need pairs")
         if not 0 < self.rms_eps < 1:
             raise UsageError(f"model configuration: rms_eps is {self.rms_eps}, expected between 0 and 1")
+        if self.mtp < 0:
+            raise UsageError(f"model configuration: {self.mtp} modules foresee further tokens, expected 0 or more")
         if len(self.windows) != self.layers or any(window is not None and window < 1 for window in self.windows):
             raise UsageError(f"model configuration: windows {self.windows} do not fit {self.layers} layers")
 

@@ -143,6 +143,8 @@ def _family(config: ModelConfig) -> dict[str, Any]:
     kind = config.architecture
     if kind == "llama" and windows:
         kind = "mistral"  # GGUF calls both llama
+    if kind == "mimo":
+        kind = "qwen2"  # which it is without its MTP modules, and those are not written
     settings: dict[str, Any] = {"model_type": kind, "architectures": [f"{kind.capitalize()}ForCausalLM"]}
     if kind in ("qwen2", "qwen3"):
         layers = ["full_attention" if window is None else "sliding_attention" for window in config.windows]

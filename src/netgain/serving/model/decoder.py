@@ -34,12 +34,13 @@ class Decoder:
         device: torch.device,
         taps: tuple[int, ...] = (),
     ) -> None:
-        """`taps` are layers, in ascending order, whose outputs `forward` hands out when it is asked to."""
+        """`taps` are layers, in ascending order, whose outputs `forward` hands out when it is asked to; -1 is the last."""
         if dtype not in DTYPES:
             raise UsageError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
         self.config = config
         self.device = device
         self.kernels = kernels
+        taps = tuple(tap % config.layers for tap in taps)
 
         tensors = Tensors(source, kernels, dtype, device)
         self.layers = layers = [
@@ -75,6 +76,16 @@ class Decoder:
     def embed(self, tokens: Tensor) -> Tensor:
         """tokens int64 [rows] -> float32 [rows, hidden]."""
         return self.kernels.embed(tokens, self._embedding)
+
+    @torch.inference_mode()
+    def normed(self, x: Tensor) -> Tensor:
+        """What stands behind the last layer, float32 [rows, hidden], as the head reads it."""
+        return self.kernels.rms_norm(x, self._norm, self.config.rms_eps)
+
+    @torch.inference_mode()
+    def logits(self, normed: Tensor, out: Tensor | None = None) -> Tensor:
+        """normed [rows, hidden] -> [rows, vocab], written to `out` if it is given."""
+        return product(self.kernels, normed, self._head, out)
 
     def _parts_of(self, kv: KVView) -> list[KVView]:
         """The KV of each stack's layers; the same objects as long as `kv` is."""
@@ -114,4 +125,4 @@ class Decoder:
 
     def head(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """What the last layer gave for some rows [m, hidden] -> float32 logits [m, vocab]."""
-        return product(self.kernels, self.kernels.rms_norm(x, self._norm, self.config.rms_eps), self._head, out)
+        return self.logits(self.normed(x), out)

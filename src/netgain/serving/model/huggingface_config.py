@@ -26,6 +26,7 @@ class Family(NamedTuple):
     head_dim: int | None = None  # where the file gives none; None: hidden size over heads
     kv_heads_default: bool = False  # a missing num_key_value_heads means one per query head
     context: int | None = None
+    mtp: bool = False  # the family reads how many modules foresee further tokens
 
 
 def config_from_huggingface(folder: Path) -> ModelConfig:
@@ -74,6 +75,7 @@ def config_from_huggingface(folder: Path) -> ModelConfig:
         output_bias=bias,
         mlp_bias=family.mlp_bias and fields.flag("mlp_bias", False),
         qk_norm=family.qk_norm,
+        mtp=fields.integer("num_nextn_predict_layers", 0) if family.mtp else 0,
         notes=notes,
     )
 
@@ -126,5 +128,6 @@ FAMILIES: Mapping[str, Family] = {
     "llama": Family(_no_window, attention_bias=True, mlp_bias=True, kv_heads_default=True, context=2048),
     "mistral": Family(_one_window),
     "qwen2": Family(_switched_window, qkv_bias=True),
+    "mimo": Family(_switched_window, qkv_bias=True, mtp=True),  # a Qwen2 with modules behind it, whose code is its own
     "qwen3": Family(_switched_window, attention_bias=True, qk_norm=True, head_dim=128),
 }

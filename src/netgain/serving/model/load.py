@@ -32,7 +32,7 @@ from netgain.serving.model.weights import (
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run.
+    """A model ready to run, read from the file or folder `path`.
 
     `computed` lists the types its matrices are kept in. Digests are hex; `numerics` names everything that decides the
     bits of KV besides weights and tokens: how the files' numbers were rounded, to which types, kernel path and version.
@@ -40,6 +40,7 @@ class LoadedModel:
     """
 
     name: str
+    path: Path
     config: ModelConfig
     model: Decoder
     tokenizer: Tokenizer
@@ -71,6 +72,7 @@ def load_model(
     layer_ops, head_ops = product_ops(weights, checkpoint.config, dtype)
     return LoadedModel(
         name=checkpoint.name,
+        path=checkpoint.path,
         config=checkpoint.config,
         model=model,
         tokenizer=checkpoint.tokenizer,

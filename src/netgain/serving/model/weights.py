@@ -21,6 +21,7 @@ from netgain.serving.model.quantise import GROUP, Encode
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
+MTP = "model.mtp_layers."  # what drafts/mtp.py reads
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "int4")
 FOUR_BITS = ("Q4_0", "Q4_1")
 QUANTISED = ("int8", "int4")  # those under which any matrix is rounded to blocks
@@ -110,6 +111,8 @@ def check_names(source: WeightSource, config: ModelConfig) -> tuple[str, ...]:
                 f"{source.files[0]}: tensor {name} has type {source.kind(name)}; supported: {supported}, and GGUF's blocks"
             )
     ignored = {name for name in present if name.endswith(".rotary_emb.inv_freq")}  # old checkpoints; always derived
+    if config.mtp:
+        ignored |= {name for name in present if name.startswith(MTP)}
     left = sorted(present - expected.keys() - ignored - {HEAD})
     if left:
         raise UsageError(f"{source.files[0]}: tensor {some(left)} not used by architecture {config.architecture}")

@@ -23,12 +23,13 @@ from netgain.serving.engine.protocols import Executor, Proposer, Verifier
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.step_curve import StepCurve, Upkeep, step_limits
 from netgain.serving.model.cache import PagedKV
+from netgain.serving.model.drafts.mtp import LAST_LAYER
 from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings, StepCostSettings
-from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft
+from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
 from netgain.serving.runtime.heap import give_back_freed_memory
 from netgain.serving.runtime.torch_executor import TorchExecutor
 from netgain.serving.speculation.registry import (
@@ -113,7 +114,7 @@ def build_engine(
     torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)
     speculation = config.speculation
     files = draft_files(speculation)
-    taps = () if files is None else files.taps
+    taps = files.taps if files is not None else LAST_LAYER if speculation.method == "mtp" else ()
     loaded = load_model(config.model.source, config.model.dtype, kernels, device, taps=taps)
     kv_dtype = _kv_dtype(config.model.kv_dtype, config.model.dtype)
     model = loaded.config
@@ -123,6 +124,8 @@ def build_engine(
     draft = None
     if files is not None:
         draft = load_draft(files, speculation.draft_dtype, loaded, kernels, kv_dtype, layout.block_tokens)
+    elif speculation.method == "mtp":
+        draft = load_mtp(loaded, speculation.draft_dtype, kernels, kv_dtype, layout.block_tokens)
     give_back_freed_memory()
     token_bytes = layout.token_bytes + (draft.token_bytes if draft else 0)
     max_length = _max_length(config.scheduler.max_model_len, model.context, notes)

@@ -105,13 +105,17 @@ class SuffixSettings(Settings):
 class SpeculationSettings(Settings):
     """Drafting. `coupled` keeps the output token-identical, `rejection` and `block` keep its distribution."""
 
-    method: Literal["none", "ngram", "suffix", "draft", "synthetic"] = Field(default="none", description="who drafts")
+    method: Literal["none", "ngram", "suffix", "draft", "mtp", "synthetic"] = Field(
+        default="none", description="who drafts; mtp is the module that a checkpoint carries for it"
+    )
     draft: str | None = Field(
         default=None,
         min_length=1,
         description="under method draft: a trained draft, or any model of the vocabulary",
     )
-    draft_dtype: WeightType = Field(default="auto", description="how the draft model's weights are kept")
+    draft_dtype: WeightType = Field(
+        default="auto", description="how the weights of a draft model or an MTP module are kept"
+    )
     k: int = Field(default=4, ge=1, le=64, description="drafts per verify step, at most")
     lookup_min: int = Field(default=2, ge=1, description="ngram: shortest suffix looked up in the request's own tokens")
     lookup_max: int = Field(default=4, ge=1, description="ngram: longest suffix looked up")

@@ -16,6 +16,7 @@ from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.drafts.feature_head import FeatureHead, one_layer
 from netgain.serving.model.drafts.manifest import MANIFEST, WEIGHTS, Manifest, check_target, read_manifest
 from netgain.serving.model.drafts.medusa import MedusaHeads
+from netgain.serving.model.drafts.mtp import MtpModule
 from netgain.serving.model.drafts.shapes import check_head
 from netgain.serving.model.features import FeaturePlane
 from netgain.serving.model.kernels.protocol import Kernels
@@ -114,18 +115,46 @@ def _load_head(
             return Drafts(drafts, features, heads.fuse)
 
         return LoadedDraft(name, heads.weight_bytes, feature_bytes, heads.count, medusa_over)
-    head = FeatureHead(config, source, kernels, device)
+    return _reading(FeatureHead(config, source, kernels, device), name, target, kernels, kv_dtype, block_tokens)
+
+
+def load_mtp(
+    target: LoadedModel, dtype: str, kernels: Kernels, kv_dtype: torch.dtype, block_tokens: int
+) -> LoadedDraft:
+    """The MTP module of the checkpoint that `target` was loaded from, its last layer tapped. Raises UsageError where it has
+    none, or not a whole one."""
+    if not target.path.is_dir():
+        raise UsageError(
+            f"{target.path} carries no MTP module: speculation method mtp needs a Hugging Face folder of a model that has one"
+        )
+    module = MtpModule(target.model, SafetensorsSource(target.path), kernels, dtype)
+    count = target.config.mtp
+    name = "MTP module" if count == 1 else f"the first of {count} MTP modules"
+    return _reading(module, name, target, kernels, kv_dtype, block_tokens)
+
+
+def _reading(
+    head: FeatureHead | MtpModule,
+    name: str,
+    target: LoadedModel,
+    kernels: Kernels,
+    kv_dtype: torch.dtype,
+    block_tokens: int,
+) -> LoadedDraft:
+    """A head that reads the text, with KV of its own."""
+    config, device = target.config, target.model.device
     layout = kv_layout(one_layer(config), kv_dtype, block_tokens)
 
-    def feature_over(blocks: int, rows: int) -> Drafts:
+    def over(blocks: int, rows: int) -> Drafts:
         features = FeaturePlane(blocks, block_tokens, config.hidden, device)
         kv = PagedKV(one_layer(config), blocks, block_tokens, kv_dtype, device)
-        limits = DraftLimits(context=context, vocab=vocab, rows=rows, keeps_guesses=False)
-        executor = FeatureHeadExecutor(head, model, kv, features, kernels)
+        limits = DraftLimits(context=config.context, vocab=config.vocab, rows=rows, keeps_guesses=False)
+        executor = FeatureHeadExecutor(head, target.model, kv, features, kernels)
         drafts = ModelDrafts(executor, limits, blocks=blocks, block_tokens=block_tokens)
         return Drafts(drafts, features, head.fuse)
 
-    return LoadedDraft(name, head.weight_bytes, feature_bytes + layout.token_bytes, None, feature_over)
+    token_bytes = FeaturePlane.bytes_per_token(config.hidden) + layout.token_bytes
+    return LoadedDraft(name, head.weight_bytes, token_bytes, None, over)
 
 
 def kv_layout(config: ModelConfig, kv_dtype: torch.dtype, block_tokens: int) -> KVLayout:

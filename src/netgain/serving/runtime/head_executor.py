@@ -11,6 +11,7 @@ from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.decoder import Decoder
 from netgain.serving.model.drafts.feature_head import FeatureHead
 from netgain.serving.model.drafts.medusa import MedusaHeads
+from netgain.serving.model.drafts.mtp import MtpModule
 from netgain.serving.model.features import FeaturePlane
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.runtime.packing import PackedRows, Packer
@@ -19,12 +20,17 @@ from netgain.serving.runtime.torch_executor import greedy_result, is_plain
 
 class FeatureHeadExecutor:
     """Executor over a feature head and its own KV. Features come from the plane that the target's executor fills; what the
-    head expects at a position that the target has not computed is written there, until the target does."""
+    head expects at a position that the target has not computed is written there, until the target does.
+
+    A head that never met a token without a feature before it, as `MtpModule`, has no row for the first token, and each later
+    row stands one place earlier. The last place of a block then belongs to the first token of the next one; where requests
+    share the block and not that token, each writes the place anew when it reads on, which may cost the other a draft."""
 
     def __init__(
-        self, head: FeatureHead, target: Decoder, kv: PagedKV, features: FeaturePlane, kernels: Kernels
+        self, head: FeatureHead | MtpModule, target: Decoder, kv: PagedKV, features: FeaturePlane, kernels: Kernels
     ) -> None:
         self._head, self._target, self._features, self._kernels = head, target, features, kernels
+        self._from_second = isinstance(head, MtpModule)
         self._kv: PagedKV | None = kv
         self._packer = Packer(target.device)
 
@@ -34,10 +40,15 @@ class FeatureHeadExecutor:
             raise ExecutorFailed("the executor is closed")
         try:
             packed = self._packer.pack(batch.segments)
+            if self._from_second:
+                packed = _without_first(packed)
+                if not len(packed.tokens):
+                    return StepResult(tuple(SegmentResult(()) for _ in batch.segments))
             before = self._features.before(packed.positions, packed.segment_of_row, packed.tables)
-            plan = self._kernels.plan(packed.positions, packed.segment_of_row, packed.tables, self._kv.block_tokens)
+            places = packed.positions - 1 if self._from_second else packed.positions
+            plan = self._kernels.plan(places, packed.segment_of_row, packed.tables, self._kv.block_tokens)
             embedded = self._target.embed(packed.tokens)
-            logits, expected = self._head.forward(embedded, before, packed.positions, plan, self._kv, packed.wanted)
+            logits, expected = self._head.forward(embedded, before, places, plan, self._kv, packed.wanted)
             _write(self._features, expected, packed)
         except RuntimeError as failure:
             raise ExecutorFailed(f"the draft head failed: {failure}") from failure
@@ -69,6 +80,19 @@ class MedusaExecutor:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _without_first(packed: PackedRows) -> PackedRows:
+    """Without the rows of position 0, none of which may be wanted."""
+    kept = packed.positions > 0
+    if bool(kept.all()):
+        return packed
+    return packed._replace(
+        tokens=packed.tokens[kept],
+        positions=packed.positions[kept],
+        segment_of_row=packed.segment_of_row[kept],
+        wanted=kept.cumsum(0)[packed.wanted] - 1,
+    )
 
 
 def _write(features: FeaturePlane, expected: torch.Tensor, packed: PackedRows) -> None:

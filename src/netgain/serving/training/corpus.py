@@ -13,7 +13,7 @@ from torch import Tensor
 from netgain.serving.training.features import FeatureFile
 from netgain.serving.training.replies import Reply
 
-BATCH_TOKENS = 1024  # with the padding: small, since many steps teach more in little time than good ones
+BATCH_TOKENS = 512  # with the padding: small, since many steps teach more in little time than good ones
 MOST_TOKENS = 1024  # of one text: a longer one is cut at its beginning
 _SORTED_TOGETHER = 64
 

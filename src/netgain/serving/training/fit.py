@@ -43,13 +43,14 @@ class Limits:
 
 @dataclass
 class Trained:
-    """How far a training is. `spent_s` counts only time in this loop, over all runs; `seen_tokens` those of replies that
-    were learnt from, again in each epoch."""
+    """How far a training is. `spent_s` counts only time in this loop, over all runs, `cpu_s` that of all its threads on a core;
+    `seen_tokens` those of replies that were learnt from, again in each epoch."""
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
     spent_s: float = 0.0
+    cpu_s: float = 0.0
     seen_tokens: int = 0
     losses: list[float] = field(default_factory=list)
     acceptance: tuple[float, ...] | None = None
@@ -97,7 +98,7 @@ class Fit:
     def run(self, tell: Tell) -> bool:
         """Trains until the limit; False if a signal stopped it before. Either way all is saved."""
         trained, since, saved_at = self.trained, time.monotonic(), time.monotonic()
-        before_s = trained.spent_s
+        before_s, cpu_before_s = trained.spent_s, trained.cpu_s - time.process_time()
         saved_step = trained.step
         batches = self._corpus.epoch(self._seed, trained.epoch)
         if not batches:
@@ -111,6 +112,7 @@ class Fit:
                 trained.batch += 1
                 trained.step += 1
                 trained.spent_s = before_s + time.monotonic() - since
+                trained.cpu_s = cpu_before_s + time.process_time()
                 due = (
                     trained.step - saved_step >= self._limits.checkpoint_steps
                     if self._limits.checkpoint_steps is not None

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from netgain.serving.training.corpus import Batch
-from netgain.serving.training.modules import later
 from netgain.serving.training.students import Student, Target
 
 FADING = 0.8  # weight of each further draft in the loss: a later one counts only if those before it stood
@@ -24,15 +23,18 @@ def loss(student: Student, target: Target, batch: Batch, passes: int) -> tuple[T
     """The mean over all places of a reply of KL(target || student), nats, over the tokens that the student can say, summed
     over passes with their weights; and each pass's own mean."""
     hidden = target.config.hidden
-    last = batch.tapped[..., -hidden:]
     total = torch.zeros(())
     each = []
+    known = batch.places(1)  # the law at a place serves every pass that says the token behind it
+    with torch.no_grad():
+        laws = target.law(batch.tapped[..., -hidden:][known]).log_softmax(-1)
+    row = torch.zeros(known.shape, dtype=torch.int64)
+    row[known] = torch.arange(len(laws))
     for turn, said in enumerate(spoken(student, target, batch, passes)):
         places = batch.places(turn + 1)
         if not bool(places.any()):
             break
-        with torch.no_grad():
-            law = target.law(later(last, turn)[places]).log_softmax(-1)
+        law = laws if not turn else laws[torch.roll(row, -turn, dims=1)[places]]
         found = student.module.head(said[places]).log_softmax(-1)
         divergence = torch.nn.functional.kl_div(found, law, reduction="batchmean", log_target=True)
         total = total + FADING**turn * divergence

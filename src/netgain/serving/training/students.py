@@ -19,6 +19,9 @@ from netgain.serving.training.modules import FeatureHeadModule, LayersModule, Me
 KINDS: tuple[Kind, ...] = ("feature", "medusa", "layers")
 
 
+ALONE = 0.75  # of a training comes before guesses are read: two passes take twice the time, and lean on the first
+
+
 @dataclass(frozen=True)
 class Target:
     """What a student takes from the model that it learns from, float32: the embedding of all tokens, the head's rows of
@@ -50,7 +53,7 @@ def target_of(kind: Kind, source: WeightSource, config: ModelConfig, ids: Tensor
 @dataclass(frozen=True)
 class Student:
     """A module with the passes that it needs. `chains`: what it says further on depends on its own guesses, which it learns
-    to live with in the last third of its training. `rate` is the highest learning rate."""
+    to live with in the last quarter of its training. `rate` is the highest learning rate."""
 
     kind: Kind
     module: nn.Module
@@ -62,7 +65,7 @@ class Student:
         """Of one training step, when `share_done` of the training is over."""
         if self.kind == "medusa":
             return self.positions
-        return self.positions if self.chains and share_done >= 2 / 3 else 1
+        return self.positions if self.chains and share_done >= ALONE else 1
 
     def tensors(self) -> dict[str, Tensor]:
         """As the file has them: matrices bfloat16, vectors float32, the ids int64. Of `layers` only what it trained."""
@@ -94,7 +97,7 @@ def feature_student(target: Target, taps: tuple[int, ...], positions: int, layer
         module.input.weight.copy_(torch.cat((torch.eye(config.hidden), torch.eye(config.hidden)), dim=1))
         module.feature_norm.weight.fill_(target.scale)
     _share_head(module, target)
-    return Student("feature", module, positions, True, 1e-3)
+    return Student("feature", module, positions, True, 1.5e-3)
 
 
 def medusa_student(target: Target, taps: tuple[int, ...], positions: int, layers: Sequence[int]) -> Student:

@@ -18,7 +18,7 @@ from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.load import load_model, weight_source
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.llm import LLM
-from netgain.serving.training.corpus import Corpus, most_frequent
+from netgain.serving.training.corpus import BATCH_TOKENS, Corpus, most_frequent
 from netgain.serving.training.features import FeatureFile
 from netgain.serving.training.fit import Fit, Limits, Trained
 from netgain.serving.training.prompts import Prompt, digest
@@ -38,8 +38,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     minutes: float | None = 20.0
     steps: int | None = None
-    vocab: int = 8192
-    positions: int = 3
+    vocab: int = 4096
+    positions: int = 2
     layers: str | None = None
     seed: int = 0
     reply_tokens: int = 160
@@ -77,7 +77,7 @@ def train(
 
     Raises UsageError for a folder that holds something else, and for a `resume` that does not fit what lies there.
     """
-    started_s = time.monotonic()
+    started_s, started_cpu_s = time.monotonic(), time.process_time()
     checkpoint = open_checkpoint(source)
     layers = chosen_layers(recipe.layers, recipe.kind, checkpoint.config.layers)
     work = folder / WORK
@@ -115,7 +115,9 @@ def train(
             "layers": list(layers),
             "seed": recipe.seed,
             "rate": student.rate,
+            "batch_tokens": BATCH_TOKENS,
             "threads": threads,
+            "preparing_cpu_s": round(time.process_time() - started_cpu_s, 1),
         }
 
         def manifest(trained: Trained) -> Manifest:
@@ -159,6 +161,7 @@ def _progress(trained: Trained, corpus: Corpus) -> dict[str, object]:
         "steps": trained.step,
         "epochs": round(trained.seen_tokens / max(1, corpus.taught_tokens), 2),
         "training_s": round(trained.spent_s, 1),
+        "training_cpu_s": round(trained.cpu_s, 1),
         "losses": [round(value, 4) for value in trained.losses],
     }
 
