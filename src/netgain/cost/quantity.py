@@ -36,6 +36,7 @@ _TIMES: Mapping[str, float] = {
     "s": 1.0,
     "min": 60.0,
     "h": 3600.0,
+    "d": 86_400.0,
 }
 _PER_SECOND: Mapping[str, float] = {"/s": 1.0, "/min": 1 / 60, "/h": 1 / 3600}
 _COUNTS: Mapping[str, float] = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9}

@@ -23,6 +23,9 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     hints: tuple[WorkloadClass, ...] = ()
 
 
+_NO_SPECULATION = frozenset({"kv-int8", "kv-tiers"})
+
+
 def rank(catalogue: Mapping[str, Technique], facts: Facts) -> tuple[Hypothesis, ...]:
     """All techniques, the highest predicted net gain first, those that cannot apply last."""
     found = [_consider(technique, facts) for technique in catalogue.values()]
@@ -53,4 +56,4 @@ def _consider(technique: Technique, facts: Facts) -> Hypothesis:
 
 def _hints(technique: Technique, classes: tuple[WorkloadClass, ...]) -> tuple[WorkloadClass, ...]:
     """The classes that hold: they are about speculation, and about no other technique."""
-    return () if technique.kind == "lossy" else tuple(one for one in classes if one.holds)
+    return () if technique.name in _NO_SPECULATION else tuple(one for one in classes if one.holds)

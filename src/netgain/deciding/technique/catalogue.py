@@ -9,6 +9,7 @@ from netgain.deciding.technique.kv_int8 import KvInt8
 from netgain.deciding.technique.ngram import NgramSpeculation
 from netgain.deciding.technique.protocol import Technique
 from netgain.deciding.technique.suffix import SuffixSpeculation
+from netgain.deciding.technique.tiering import KVTiering
 from netgain.errors import UsageError
 
 CATALOGUE: Mapping[str, Technique] = MappingProxyType(
@@ -18,6 +19,7 @@ CATALOGUE: Mapping[str, Technique] = MappingProxyType(
         "draft": ModelSpeculation(),
         "heads": HeadSpeculation(),
         "kv-int8": KvInt8(),
+        "kv-tiers": KVTiering(),
     }
 )
 

@@ -1,8 +1,11 @@
-"""Where a tier lies, as users write it: a folder, valkey://HOST:PORT/DB or s3://BUCKET/PREFIX."""
+"""Where a tier lies, as users write it: a folder, valkey://HOST:PORT/DB or s3://BUCKET/PREFIX, with what `netgain serve` takes
+behind a question mark (`prefix` of a server's keys; `endpoint` and `region` of a bucket)."""
 
 import os
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+import msgspec
 
 from netgain.errors import UsageError
 from netgain.serving.tiers.disk import DiskMedium, DiskOptions
@@ -35,20 +38,29 @@ def open_location(location: str, eviction: Eviction, ttl_s: float | None = None,
     """
     if is_folder(location):
         return DiskMedium(Path(location).expanduser(), eviction, DiskOptions(tidy=tidy))
-    scheme, _, rest = location.partition("://")
+    address, _, query = location.partition("?")
+    scheme, _, rest = address.partition("://")
+    options = dict(parse_qsl(query))
     if scheme in _SERVERS:
         from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions  # an extra that folders do without
 
-        return RemoteMedium(f"{_SERVERS[scheme]}://{rest}", RemoteOptions(ttl_s=ttl_s))
+        server = RemoteOptions(ttl_s=ttl_s)
+        if "prefix" in options:
+            server = msgspec.structs.replace(server, prefix=options["prefix"])
+        return RemoteMedium(f"{_SERVERS[scheme]}://{rest}", server)
     if scheme in _BUCKETS:
         from netgain.serving.tiers.objects import ObjectsMedium, ObjectsOptions
 
         bucket, _, prefix = rest.partition("/")
         if not bucket:
             raise UsageError(f"{location!r} names no bucket: write s3://BUCKET or s3://BUCKET/PREFIX")
-        chosen = ObjectsOptions(allow_http=os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"))
+        endpoint = options.get("endpoint", os.environ.get("AWS_ENDPOINT_URL", ""))
+        chosen = ObjectsOptions(
+            settings={name: options[name] for name in ("endpoint", "region") if name in options},
+            allow_http=endpoint.startswith("http://"),
+        )
         if prefix.strip("/"):
-            chosen = ObjectsOptions(prefix=prefix.strip("/"), allow_http=chosen.allow_http)
+            chosen = msgspec.structs.replace(chosen, prefix=prefix.strip("/"))
         return ObjectsMedium(f"s3://{bucket}", chosen)
     raise UsageError(
         f"{without_password(location)!r} is no place for KV: write a folder, valkey://HOST:PORT/DB or s3://BUCKET/PREFIX"

@@ -1,0 +1,278 @@
+"""KV beyond the device: predicted from the recorded prompts' shared beginnings (the hit-rate curve), what computing them was
+measured to cost, and what moving them costs at the rate at which this machine copies."""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from blake3 import blake3
+
+from netgain.cost.reuse import ReuseCurve, reuse_curve
+from netgain.cost.step_cost import StepCost
+from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.kind import Kind
+from netgain.deciding.technique.prediction import Considered, Prediction, Setting
+from netgain.deciding.technique.protocol import SwitchOn
+from netgain.deciding.technique.replayed import bounds
+from netgain.deciding.technique.tiering_switches import tiering_switch
+from netgain.errors import UsageError
+from netgain.ledger.records import RequestRecord
+from netgain.ledger.stage import Stage
+from netgain.measuring.client.record import ClientRecord
+
+BLOCK_TOKENS = 16  # in which prompts are compared
+SMALLEST_GIB = 0.125
+SIZES = 12  # doubling from the smallest that is not less than the device's own
+NEAR = 0.99  # of the best gain: the smallest tier with so much of it is proposed
+LOOKUP_S = 5e-4  # asking a tier of this machine: a turn of the loop and a message between threads
+PASSES = 3  # over the bytes of KV on its way: checksum, gathering, placing
+_GIB = float(1 << 30)
+
+
+class KVTiering:
+    """KV that the device has no room for is kept in memory, on disk or beyond, and loaded where that is sooner."""
+
+    name = "kv-tiers"
+    title = "tiered KV cache"
+    relieves = "prefill of prompts whose beginning was computed before and has left the device, and the room for KV"
+    brings = (
+        "lookups of every prompt, transfers, storing what is computed, memory or disk, and KV that has to be kept apart"
+    )
+    kind: Kind = "token-identical"
+    must_report = (
+        "token hit rate, and the lengths of hits",
+        "lookup time",
+        "transfer time and bytes per second, p95 and p99",
+        "cold overhead: lookup and store where nothing is found",
+        "loads that computing would have beaten",
+        "first-token time, cold and warm apart",
+    )
+
+    def cannot_judge(self, synthetic_text: bool) -> str | None:
+        return None  # lengths and shared beginnings decide
+
+    def cannot_apply(self, facts: Facts) -> str | None:
+        asked = _asked(facts)
+        if len(asked) < 2:
+            return "fewer than two recorded requests show their token ids, so nothing is known of shared beginnings"
+        if facts.step_cost is None:
+            return f"what computing a prompt costs is not known ({facts.step_cost_missing or 'not measured'})"
+        if facts.kv_token_bytes is None or facts.kv_tokens is None:
+            return "the server does not tell how much room it has for KV and what a token's KV takes"
+        if not _curve(asked).hits(None).any():
+            return (
+                f"no recorded prompt begins with {BLOCK_TOKENS} tokens of an earlier one, so there is nothing to load"
+            )
+        if not any(one.extra(found) for one, found in zip(asked, _curve(asked).hits(None), strict=True)):
+            return "the device still had all that prompts shared with earlier ones, so a tier beyond it would find nothing more"
+        return None
+
+    def predict(self, facts: Facts) -> Prediction:
+        """The smallest tier in memory with nearly the best gain, under a policy that loads what is predicted to be sooner."""
+        if facts.step_cost is None or facts.kv_token_bytes is None or facts.kv_tokens is None:
+            raise UsageError("KV tiers cannot be predicted without a measured step cost and the size of KV")
+        asked, rate = _asked(facts), copy_rate() / PASSES
+        curve = _curve(asked)
+        outcomes = [
+            _outcome(gib, facts.step_cost, facts.kv_token_bytes, asked, curve, rate)
+            for gib in _sizes(facts.kv_tokens * facts.kv_token_bytes, curve.distinct, facts.kv_token_bytes)
+        ]
+        most = max(outcome.net_s for outcome in outcomes)
+        best = next(one for one in outcomes if one.net_s >= (NEAR * most if most > 0.0 else most))
+        low, high = bounds(best.ratios)
+        return Prediction(
+            technique=self.name,
+            setting=_setting(best.gib),
+            off_is_better=best.net_s <= 0.0,
+            speedup_e2e=float(np.median(best.ratios)),
+            low=low,
+            high=high,
+            speedup_tpot=None,
+            speedup_mean=best.speedup_mean,
+            saved_s={Stage.PREFILL: best.saved_s},
+            spent_s={Stage.CACHE_LOOKUP: LOOKUP_S, Stage.KV_LOAD: best.load_s, Stage.UNATTRIBUTED: best.store_s},
+            net_s=best.net_s,
+            committed_per_step=None,
+            drafts=None,
+            considered=tuple(
+                Considered(
+                    setting=_setting(one.gib),
+                    net_s=one.net_s,
+                    speedup_e2e=float(np.median(one.ratios)),
+                    committed_per_step=None,
+                )
+                for one in sorted(outcomes, key=lambda one: -one.net_s)
+            ),
+            basis=(
+                f"stack distances of {len(asked)} recorded prompts: {best.tokens} of {sum(one.tokens for one in asked)} prompt "
+                f"tokens would come from the tier; prefill by the step cost {facts.step_cost_basis}; transfers at "
+                f"{rate / 1e9:.1f} GB/s, a third of what copying was measured at here"
+            ),
+            not_covered=_not_covered(facts, best.gib),
+        )
+
+    def switch_on(self, engine: str, setting: Setting) -> SwitchOn:
+        return tiering_switch(engine, setting)
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded request: `cached` of its prompt's `tokens` came from the device's own cache, the rest took `prefill_s`."""
+
+    tokens: int
+    output_tokens: int
+    cached: int
+    prefill_s: float
+    e2e_s: float
+    keys: tuple[bytes, ...]
+
+    def extra(self, blocks: int) -> int:
+        """Tokens beyond the device's that `blocks` leading blocks bring; the last token is always computed."""
+        return max(0, min(int(blocks) * BLOCK_TOKENS, self.tokens - 1) - self.cached)
+
+
+class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One size over all requests; seconds are means per request."""
+
+    gib: float
+    ratios: np.ndarray
+    speedup_mean: float
+    saved_s: float
+    load_s: float
+    store_s: float
+    net_s: float
+    tokens: int
+
+
+def _outcome(
+    gib: float, cost: StepCost, token_bytes: int, asked: Sequence[_Asked], curve: ReuseCurve, rate: float
+) -> _Outcome:
+    hits = curve.hits(int(gib * _GIB / (token_bytes * BLOCK_TOKENS)))
+    saved, loads, stores, ratios, loaded = [], [], [], [], 0
+    for one, blocks in zip(asked, hits, strict=True):
+        extra = one.extra(blocks)
+        gain_s = one.prefill_s * (1.0 - _share_left(cost, one, extra))
+        load_s = LOOKUP_S + extra * token_bytes / rate
+        if gain_s <= load_s:  # the policy computes then
+            extra, gain_s, load_s = 0, 0.0, LOOKUP_S
+        store_s = (one.tokens + one.output_tokens - one.cached - extra) * token_bytes / rate
+        loaded += extra
+        saved.append(gain_s)
+        loads.append(load_s - LOOKUP_S)
+        stores.append(store_s)
+        ratios.append(one.e2e_s / max(1e-9, one.e2e_s - gain_s + load_s + store_s))
+    count, whole = len(asked), sum(one.e2e_s for one in asked)
+    net_s = (sum(saved) - sum(loads) - sum(stores)) / count - LOOKUP_S
+    return _Outcome(
+        gib=gib,
+        ratios=np.array(ratios),
+        speedup_mean=whole / max(1e-9, whole - net_s * count),
+        saved_s=sum(saved) / count,
+        load_s=sum(loads) / count,
+        store_s=sum(stores) / count,
+        net_s=net_s,
+        tokens=loaded,
+    )
+
+
+def _share_left(cost: StepCost, one: _Asked, extra: int) -> float:
+    """Of the recorded prefill, by the measured cost of steps."""
+    if not extra:
+        return 1.0
+    now_s = prefill_s(cost, one.cached, one.tokens)
+    return prefill_s(cost, one.cached + extra, one.tokens) / now_s if now_s > 0.0 else 1.0
+
+
+def prefill_s(cost: StepCost, start: int, end: int) -> float:
+    """Computing a prompt's tokens from `start` to `end`, alone, in chunks as long as the longest that was measured."""
+    longest = max((point.tokens for point in cost.points if point.batch == 1), default=1)
+    seconds, at = 0.0, start
+    while at < end:
+        chunk = min(longest, end - at)
+        seconds += cost.prefill(chunk, at).seconds
+        at += chunk
+    return seconds
+
+
+def copy_rate(size: int = 1 << 25, repeats: int = 5) -> float:
+    """Bytes per second at which this machine copies memory that no cache holds, as the best of some tries."""
+    source, target = np.ones(size, np.uint8), np.empty(size, np.uint8)
+    best_s = float("inf")
+    for _ in range(repeats):
+        began_s = time.perf_counter()
+        np.copyto(target, source)
+        best_s = min(best_s, time.perf_counter() - began_s)
+    return size / best_s
+
+
+def _asked(facts: Facts) -> list[_Asked]:
+    """The usable requests in order of arrival; without a count of cached tokens, those the device's room would have held."""
+    found = [(one, one.server) for one in facts.records if one.ok and one.server is not None]
+    usable = sorted(
+        ((one, server) for one, server in found if server.prompt_ids is not None and server.ttft_stages is not None),
+        key=lambda pair: pair[1].received_s,
+    )
+    keys = [_keys(server.prompt_ids or ()) for _, server in usable]
+    room = 0 if facts.kv_tokens is None else facts.kv_tokens // BLOCK_TOKENS
+    kept = reuse_curve(keys).hits(room) if keys else np.zeros(0, np.int64)
+    return [
+        _one(one, server, chain, int(blocks)) for (one, server), chain, blocks in zip(usable, keys, kept, strict=True)
+    ]
+
+
+def _one(record: ClientRecord, server: RequestRecord, keys: tuple[bytes, ...], kept: int) -> _Asked:
+    cached = server.cached_tokens
+    if cached is None:
+        cached = min(kept * BLOCK_TOKENS, max(0, server.prompt_tokens - 1))
+    return _Asked(
+        tokens=server.prompt_tokens,
+        output_tokens=server.output_tokens,
+        cached=cached,
+        prefill_s=(server.ttft_stages or {}).get(Stage.PREFILL, 0.0),
+        e2e_s=record.e2e_s or 0.0,
+        keys=keys,
+    )
+
+
+def _keys(tokens: Sequence[int]) -> tuple[bytes, ...]:
+    """Of the prompt's whole blocks, each depending on all tokens before it."""
+    data = np.asarray(tokens, dtype="<u4").tobytes()
+    keys, parent = [], b""
+    for offset in range(0, len(data) // (4 * BLOCK_TOKENS) * 4 * BLOCK_TOKENS, 4 * BLOCK_TOKENS):
+        parent = blake3(parent + data[offset : offset + 4 * BLOCK_TOKENS]).digest()
+        keys.append(parent)
+    return tuple(keys)
+
+
+def _curve(asked: Sequence[_Asked]) -> ReuseCurve:
+    return reuse_curve([one.keys for one in asked])
+
+
+def _sizes(device_bytes: float, distinct: int, token_bytes: int) -> list[float]:
+    """GiB, doubling from the device's own room (less would only repeat it) to what holds everything."""
+    everything = distinct * BLOCK_TOKENS * token_bytes / _GIB
+    size = SMALLEST_GIB
+    while size * _GIB < device_bytes:
+        size *= 2.0
+    sizes = [size]
+    while sizes[-1] < everything and len(sizes) < SIZES:
+        sizes.append(2.0 * sizes[-1])
+    return sizes
+
+
+def _setting(gib: float) -> Setting:
+    return {"tier": "dram", "gib": int(gib) if gib == int(gib) else gib}
+
+
+def _not_covered(facts: Facts, gib: float) -> tuple[str, ...]:
+    said = [
+        "requests that queue behind others' prefill wait less when that is loaded, which is not in the figure",
+        "storing is charged as if every request waited for it, which it does not",
+        f"the host must have {gib:g} GiB of memory to spare",
+    ]
+    if facts.engine != "netgain":
+        said.append(
+            f"transfers are those of this machine's memory; {facts.engine}'s go over its own link to the device, and it loads "
+            "whatever it finds"
+        )
+    return tuple(said)

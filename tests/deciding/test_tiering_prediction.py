@@ -1,0 +1,144 @@
+"""KV tiers are proposed where prompts begin alike and the device has forgotten them, and where loading beats computing."""
+
+import json
+
+import msgspec
+import pytest
+
+from netgain.cost.step_cost import StepCost, StepPoint
+from netgain.deciding.diagnose.decompose import decompose
+from netgain.deciding.diagnose.hypotheses import rank
+from netgain.deciding.technique.catalogue import CATALOGUE
+from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.tiering import BLOCK_TOKENS, KVTiering, copy_rate, prefill_s
+from netgain.deciding.technique.tiering_switches import tiering_switch
+from netgain.errors import UsageError
+from netgain.ledger.stage import Stage
+
+TOKEN_S = 1e-3
+PREFIX, SUFFIX = 32 * BLOCK_TOKENS, BLOCK_TOKENS
+
+
+def cost(token_s: float = TOKEN_S) -> StepCost:
+    """A token costs as much wherever it stands."""
+    points = [
+        StepPoint(batch=1, tokens=tokens, context=context, seconds=token_s * tokens)
+        for tokens in (1, 64, 256)
+        for context in (0, 4096)
+    ]
+    return StepCost(points=tuple(points))
+
+
+def facts(make_record, shared: int = PREFIX, cached: int = 0, token_bytes: int = 1024, **other: object) -> Facts:
+    """Six prompts of two documents in turn, each with a question of its own; the device has room for less than one."""
+    records = []
+    for number in range(6):
+        record = make_record(f"p{number}", start_s=100.0 + 10 * number, prefill_s=(PREFIX + SUFFIX) * TOKEN_S, tokens=2)
+        own = [100_000 * (number + 1)] * (PREFIX + SUFFIX - shared)
+        ids = (*([number % 2] * shared), *own)
+        server = msgspec.structs.replace(
+            record.server, prompt_tokens=len(ids), cached_tokens=cached if number > 1 else 0, prompt_ids=ids
+        )
+        records.append(msgspec.structs.replace(record, server=server))
+    values = {
+        "engine": "netgain",
+        "engine_version": "0.1.0",
+        "model": "m",
+        "workload": "w",
+        "concurrency": 1,
+        "decomposition": decompose(tuple(records)),
+        "records": tuple(records),
+        "step_cost": cost(),
+        "kv_tokens": PREFIX // 2,
+        "kv_token_bytes": token_bytes,
+    }
+    return Facts(**{**values, **other})
+
+
+def test_what_is_saved_is_the_prefill_of_what_was_computed_before(make_record) -> None:
+    found = KVTiering().predict(facts(make_record))
+    assert found.saved_s[Stage.PREFILL] == pytest.approx(4 / 6 * PREFIX * TOKEN_S)
+    assert not found.off_is_better
+    assert found.net_s == pytest.approx(found.saved_s[Stage.PREFILL] - sum(found.spent_s.values()))
+    assert f"{4 * PREFIX} of {6 * (PREFIX + SUFFIX)} prompt tokens" in found.basis
+    assert found.setting == {"tier": "dram", "gib": 0.125}
+
+
+def test_loading_that_takes_longer_than_computing_is_predicted_not_to_pay(make_record) -> None:
+    heavy = facts(make_record, token_bytes=int(10 * TOKEN_S * copy_rate()))
+    found = KVTiering().predict(heavy)
+    assert found.saved_s[Stage.PREFILL] == 0.0
+    assert found.off_is_better
+    assert found.speedup_e2e <= 1.0
+
+
+def test_a_tier_too_small_for_the_documents_between_two_uses_finds_nothing(make_record) -> None:
+    per_token = int(2.0**30 / 4 / PREFIX)  # a document is a quarter of a GiB
+    quick = facts(make_record, token_bytes=per_token, step_cost=cost(1.0))
+    quick = msgspec.structs.replace(
+        quick,
+        records=tuple(
+            msgspec.structs.replace(
+                one, server=msgspec.structs.replace(one.server, ttft_stages={Stage.PREFILL: (PREFIX + SUFFIX) * 1.0})
+            )
+            for one in quick.records
+        ),
+    )
+    found = KVTiering().predict(quick)
+    gains = {one.setting["gib"]: one.net_s for one in found.considered}
+    assert gains[0.125] < 0 < gains[1]
+    assert found.setting["gib"] >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"shared": 0}, "begins with 16 tokens of an earlier one"),
+        ({"cached": PREFIX}, "the device still had all"),
+        ({"step_cost": None, "step_cost_missing": "asked too early"}, "asked too early"),
+        ({"kv_tokens": None}, "does not tell how much room"),
+        ({"records": ()}, "fewer than two"),
+    ],
+)
+def test_where_it_cannot_apply_it_says_why(make_record, change, said) -> None:
+    assert said in str(KVTiering().cannot_apply(facts(make_record, **change)))
+
+
+def test_it_is_ranked_with_the_others_and_gets_no_hints_about_speculation(make_record) -> None:
+    own = next(one for one in rank(CATALOGUE, facts(make_record)) if one.technique == "kv-tiers")
+    assert own.prediction is not None
+    assert own.hints == ()
+
+
+def test_prefill_is_charged_in_chunks_that_were_measured() -> None:
+    assert prefill_s(cost(), 100, 1000) == pytest.approx(900 * TOKEN_S)
+    assert prefill_s(cost(), 5, 5) == 0.0
+
+
+def test_each_engine_is_told_in_its_own_words() -> None:
+    memory, disk = {"tier": "dram", "gib": 4}, {"tier": "disk", "gib": 64, "folder": "/kv"}
+    assert tiering_switch("netgain", memory).flags == ("--set", "engine.kv.tiers=dram:4GiB")
+    assert tiering_switch("netgain", disk).flags == ("--set", "engine.kv.tiers=disk:/kv:64GiB")
+    assert tiering_switch("vllm", memory).flags == ("--kv-offloading-size", "4", "--kv-offloading-backend", "native")
+    connector = json.loads(tiering_switch("vllm", disk).flags[1])
+    assert connector["kv_connector"] == "OffloadingConnector"
+    assert connector["kv_connector_extra_config"]["secondary_tiers"] == [{"type": "fs", "root_dir": "/kv"}]
+    assert tiering_switch("sglang", memory).flags == ("--enable-hierarchical-cache", "--hicache-size", "4")
+    assert tiering_switch("llama.cpp", memory).flags == ("--cache-ram", "4096")
+    for engine in ("vllm", "sglang", "llama.cpp"):
+        assert not tiering_switch(engine, memory).verified
+        assert tiering_switch(engine, memory).read_from
+
+
+@pytest.mark.parametrize(
+    ("engine", "tier", "said"),
+    [
+        ("netgain", "lmcache", "none through LMCache"),
+        ("llama.cpp", "disk", "in memory alone"),
+        ("vllm", "tape", "no KV tier 'tape'"),
+        ("tensorrt-llm", "dram", "no switch for 'tensorrt-llm'"),
+    ],
+)
+def test_a_tier_that_an_engine_has_not_is_refused(engine: str, tier: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        tiering_switch(engine, {"tier": tier, "gib": 1, "folder": "/kv"})
