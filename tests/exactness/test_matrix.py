@@ -1,5 +1,7 @@
 """Token-identical techniques give the tokens of a lone, plain request: on the real default model, greedy and seeded."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -139,6 +141,44 @@ def test_one_thread(default_model_path, dtype, alone):
     with engine(default_model_path, model__dtype=dtype, model__threads=1, cache__prefix_caching=False) as llm:
         for law in SAMPLING:
             same(alone, law, llm.generate(PROMPTS, SAMPLING[law]))
+
+
+TIERED = {
+    "memory": {"kv__tiers": ["dram:64MiB"]},
+    "folder, chunked": {"kv__tiers": ["disk"], "scheduler__max_batch_tokens": 16, "scheduler__max_running": 4},
+    "both, preempted": {"kv__tiers": ["dram:2MiB", "disk"], "cache__kv_tokens": 144},
+    "folder, drafts": {"kv__tiers": ["disk"], "speculation__method": "ngram", "speculation__lookup_min": 1},
+}
+
+
+@pytest.mark.parametrize("name", TIERED)
+def test_loaded_from_tiers(default_model_path, dtype, alone, tmp_path, name):
+    """What the device has is forgotten before each round, so that every prefix hit comes back through a tier."""
+    settings = {"kv__policy": "always", **TIERED[name]}
+    settings["kv__tiers"] = [f"disk:{tmp_path}:64MiB" if tier == "disk" else tier for tier in settings["kv__tiers"]]
+    with engine(default_model_path, model__dtype=dtype, **settings) as llm:
+        for law in SAMPLING:
+            one_by_one(llm, law)
+            loaded = 0
+            for serve in (one_by_one, crowd):
+                stored(llm)
+                completions = serve(llm, law)
+                loaded += sum(one.trace.kv.loaded_tokens for one in completions if one.trace.kv is not None)
+                same(alone, law, completions)
+                llm.built.engine.check()
+            assert loaded > 0, "nothing came from a tier"
+
+
+def stored(llm: LLM) -> None:
+    """Everything is in tiers, and nothing is left on the device."""
+    one = llm.built.engine
+    while one.has_work:
+        asyncio.run(one.step())
+    until_s = time.monotonic() + 30
+    while any(value for name, value in one.tier_counters().items() if name.startswith("tier_queued_bytes")):
+        assert time.monotonic() < until_s, "the tiers do not take what they are given"
+        time.sleep(0.01)
+    one.scheduler.pool.clear_cache()
 
 
 def test_everything_at_once(default_model_path, dtype, alone):

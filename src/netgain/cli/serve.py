@@ -35,6 +35,17 @@ def serve(
     ] = None,
     speculation: Annotated[str | None, typer.Option(help="Drafting method: none, ngram, suffix, draft or mtp.")] = None,
     draft: Annotated[str | None, typer.Option(help="Model or trained draft, for --speculation draft.")] = None,
+    kv_tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TIER",
+            help="Where KV goes beyond the device, fast to slow: dram:2GiB, disk:FOLDER:10GiB, valkey://HOST:PORT/0 or "
+            "s3://BUCKET/PREFIX. May be repeated.",
+        ),
+    ] = None,
+    kv_policy: Annotated[
+        str | None, typer.Option(help="Load KV where that is predicted sooner (measured), always or never.")
+    ] = None,
     records: Annotated[Path | None, typer.Option(help="JSONL file that request records are appended to.")] = None,
     api_keys: Annotated[Path | None, typer.Option(help="File of API keys, made by 'netgain keys new'.")] = None,
     print_config: Annotated[
@@ -50,6 +61,8 @@ def serve(
         "port": port,
         "engine.speculation.method": speculation,
         "engine.speculation.draft": draft,
+        "engine.kv.tiers": kv_tier or None,
+        "engine.kv.policy": kv_policy,
         "records": None if records is None else str(records),
         "auth.keys_file": None if api_keys is None else str(api_keys),
     }

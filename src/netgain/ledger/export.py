@@ -8,7 +8,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.ledger.lines import LineWriter
-from netgain.ledger.records import RequestRecord
+from netgain.ledger.records import KVReuse, RequestRecord
 from netgain.ledger.stage import Stage
 
 SCHEMA_VERSION = 1
@@ -33,6 +33,7 @@ _PLAIN = (
     "tenant",
     "key_id",
 )
+_KV = KVReuse.__struct_fields__
 _MORE_OF_DRAFTS = ("ended", "unasked", "empty", "declined", "refused")
 
 
@@ -52,6 +53,8 @@ def to_row(record: RequestRecord) -> dict[str, Any]:
     row["draft_by_length"] = record.drafts.by_length
     for name in _MORE_OF_DRAFTS:
         row[f"draft_{name}"] = getattr(record.drafts, name)
+    for name in _KV:
+        row[f"kv_{name}"] = None if record.kv is None else getattr(record.kv, name)
     return row
 
 
@@ -75,6 +78,8 @@ def from_row(row: Mapping[str, Any]) -> RequestRecord:
         "by_length": row.get("draft_by_length"),
         **{name: row[f"draft_{name}"] for name in _MORE_OF_DRAFTS if f"draft_{name}" in row},
     }
+    if row.get("kv_why") is not None:
+        fields["kv"] = {name: row[f"kv_{name}"] for name in _KV if f"kv_{name}" in row}
     return msgspec.convert(fields, RequestRecord, strict=True, str_keys=True)
 
 

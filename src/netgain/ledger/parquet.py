@@ -9,8 +9,17 @@ import pyarrow.parquet as pq
 
 from netgain.errors import UsageError
 from netgain.ledger.export import from_row, to_row
-from netgain.ledger.records import RequestRecord
+from netgain.ledger.records import KVReuse, RequestRecord
 from netgain.ledger.stage import Stage
+
+_KV_TYPES = {
+    str: pa.string(),
+    str | None: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    float | None: pa.float64(),
+    bool: pa.bool_(),
+}
 
 
 def schema() -> pa.Schema:
@@ -47,6 +56,7 @@ def schema() -> pa.Schema:
                 pa.field(f"draft_{name}", pa.int64(), nullable=False)
                 for name in ("ended", "unasked", "empty", "declined", "refused")
             ),
+            *(pa.field(f"kv_{field.name}", _KV_TYPES[field.type]) for field in msgspec.structs.fields(KVReuse)),
         ]
     )
 

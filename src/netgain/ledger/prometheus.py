@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
+from netgain.ledger import kv_metrics
 from netgain.ledger.histogram import WeightedHistogram
 from netgain.ledger.records import HandoffKind, RequestRecord
 from netgain.ledger.stage import Stage
@@ -165,8 +166,18 @@ class Exporter:
         self._info = Info("netgain_build", "What serves.", registry=own)
         self._gauges = {name: Gauge(metric, text, ["replica"], registry=own) for name, (metric, text) in GAUGES.items()}
         self._counters = {
-            name: Counter(metric, text, ["replica"], registry=own) for name, (metric, text) in COUNTERS.items()
+            name: Counter(metric, text, ["replica"], registry=own)
+            for name, (metric, text) in {**COUNTERS, **kv_metrics.COUNTERS}.items()
         }
+        self._tier_counters = {
+            name: Counter(metric, text, ["tier", "replica"], registry=own)
+            for name, (metric, text) in kv_metrics.TIER_COUNTERS.items()
+        }
+        self._tier_gauges = {
+            name: Gauge(metric, text, ["tier", "replica"], registry=own)
+            for name, (metric, text) in kv_metrics.TIER_GAUGES.items()
+        }
+        self._reuse = kv_metrics.ReuseHistograms(own)
         self._handoffs = {
             name: Counter(metric, text, ["kind", "replica"], registry=own)
             for name, (metric, text) in HANDOFF_COUNTERS.items()
@@ -198,6 +209,7 @@ class Exporter:
         if record.first_token_s is not None:
             self._observe(self._ttft, record.first_token_s - record.received_s)
         self._observe(self._e2e, record.finished_s - record.received_s)
+        self._reuse.add(record)
         for counter, counts in ((self._drafted, record.drafts.drafted), (self._accepted, record.drafts.accepted)):
             for position, count in enumerate(counts, start=1):
                 self._add(counter.labels(_bounded(position)), count)
@@ -220,7 +232,8 @@ class Exporter:
 
         `epoch` names one life of the engine (its start time or process id). With it, a restart is a change of epoch, and a
         counter that falls within one is refused; without it, a counter that falls is taken to have restarted from zero.
-        Names as in GAUGES and COUNTERS; `name/kind` as in HANDOFF_COUNTERS; others and None are left alone.
+        Names as in GAUGES and COUNTERS; `name/kind` as in HANDOFF_COUNTERS, `name/tier` as in kv_metrics; others and None are
+        left alone.
         """
         label = str(replica)
         seen = self._seen.get(label)
@@ -235,6 +248,10 @@ class Exporter:
                     self._gauges[name].labels(label).set(value)
             elif name in self._counters:
                 self._raise_to(self._counters[name].labels(label), seen, name, value)
+            elif base in self._tier_gauges and isinstance(value, int | float):
+                self._tier_gauges[base].labels(kind, label).set(value)
+            elif base in self._tier_counters:
+                self._raise_to(self._tier_counters[base].labels(kind, label), seen, name, value)
             elif base in self._handoffs and kind in _KINDS:
                 self._raise_to(self._handoffs[base].labels(kind, label), seen, name, value)
 
@@ -243,6 +260,8 @@ class Exporter:
         for gauge in self._gauges.values():
             with suppress(KeyError):
                 gauge.remove(str(replica))
+        for gauge in self._tier_gauges.values():
+            gauge.remove_by_labels({"replica": str(replica)})
 
     def _raise_to(self, counter: Counter, seen: "_Seen", name: str, value: object) -> None:
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):

@@ -168,9 +168,36 @@ def _add_up(into: list[int], counts: list[int]) -> None:
         into[place] += count
 
 
+class KVReuse(msgspec.Struct, kw_only=True):
+    """What tiers beyond the device gave one request, and the decision behind it. `found_tokens` were there beyond what the
+    device had, `chosen_tokens` were to be loaded, `loaded_tokens` came and were used, `wasted_tokens` came and were not.
+    `source` names their tiers, fast to slow.
+
+    `why`: "load" or "compute", what was predicted to be sooner; "learn" and "no_curve", loaded for want of a prediction;
+    "learning", computed while another request learns; "always", as configured; "nothing_found"; "no_answer", the lookup
+    took too long; "asked", the request ended before. `warm_s` and `full_s` are the predictions for what was decided and for
+    computing everything, from admission to the first token; `actual_s` is the truth (None: not known). `lookup_s` was spent
+    asking the tiers, `waited_s` waiting for what they sent. `failed`: less came than was chosen."""
+
+    why: str = "asked"
+    found_tokens: int = 0
+    chosen_tokens: int = 0
+    loaded_tokens: int = 0
+    wasted_tokens: int = 0
+    bytes: int = 0
+    source: str | None = None
+    lookup_s: float | None = None
+    waited_s: float = 0.0
+    warm_s: float | None = None
+    full_s: float | None = None
+    actual_s: float | None = None
+    failed: bool = False
+
+
 class EngineTrace(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine knows of a finished request; the API process adds its own intervals around it. `own_s` and
-    `stall_s` split the request's step time into its own cost and waiting for batch neighbours (None: no cost curve)."""
+    `stall_s` split the request's step time into its own cost and waiting for batch neighbours (None: no cost curve).
+    `kv` is there where KV tiers were asked for it."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -181,12 +208,13 @@ class EngineTrace(msgspec.Struct, frozen=True, kw_only=True):
     drafts: DraftCounts
     own_s: float | None = None
     stall_s: float | None = None
+    kv: KVReuse | None = None
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One served request (one choice). `stages` tile [received_s, finished_s]; `ttft_stages` tile [received_s, first_token_s].
     `cached_tokens` and `preemptions` are None when the engine was lost before it could tell. `tenant` and `key_id` say on
-    whose behalf it ran (None: the server asks for no key)."""
+    whose behalf it ran (None: the server asks for no key). `kv` says what KV tiers gave it (None: none were asked)."""
 
     request_id: str
     choice: int
@@ -209,3 +237,4 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     tenant: str | None = None
     key_id: str | None = None
+    kv: KVReuse | None = None

@@ -3,8 +3,12 @@ the paged memory that the block tables point to. Any slip in blocks, positions o
 
 import hashlib
 
+import numpy as np
+
 from netgain.errors import ExecutorFailed
 from netgain.serving.engine.batch import Batch, SegmentResult, StepResult
+from netgain.serving.tiers.kv_store import Plane
+from netgain.serving.tiers.object import Shape
 
 
 class RecallExecutor:
@@ -56,3 +60,25 @@ def continuation(prompt, count: int, vocab: int) -> tuple[int, ...]:
     for _ in range(count):
         tokens.append(next_token(tokens, vocab))
     return tuple(tokens[len(prompt) :])
+
+
+class RecallMemory:
+    """Its memory as bytes: a token is four bytes, an unwritten slot -1."""
+
+    def __init__(self, executor: RecallExecutor, block_tokens: int) -> None:
+        shape = Shape(kv_heads=1, head_dim=1, dtype="int32", token_bytes=4, block_tokens=block_tokens)
+        self.planes = [Plane("target", 1, shape)]
+        self._executor = executor
+        self._block_tokens = block_tokens
+
+    def read_blocks(self, blocks):
+        size = self._block_tokens
+        memory = [
+            -1 if token is None else token for block in blocks for token in self._executor.memory[block * size :][:size]
+        ]
+        return [np.array(memory, np.int32).view(np.uint8).reshape(len(blocks), 4 * size)]
+
+    def write_blocks(self, blocks, planes) -> None:
+        size = self._block_tokens
+        for block, row in zip(blocks, planes[0], strict=True):
+            self._executor.memory[block * size : (block + 1) * size] = np.frombuffer(row, np.int32).tolist()

@@ -164,6 +164,7 @@ class Choice:
             error=self.error,
             tenant=tenant,
             key_id=key_id,
+            kv=None if trace is None else trace.kv,
         )
 
     def _stages(self, intervals: Sequence[Interval], received_s: float, until_s: float) -> dict[Stage, float]:

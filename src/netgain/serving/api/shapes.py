@@ -14,8 +14,11 @@ Unset = msgspec.UnsetType
 UNSET = msgspec.UNSET
 
 
-class CachedTokens(msgspec.Struct, frozen=True):
+class CachedTokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of `cached_tokens`, `loaded_tokens` came from KV tiers beyond the device (absent where none were asked)."""
+
     cached_tokens: int
+    loaded_tokens: int | None = None
 
 
 class ReasoningTokens(msgspec.Struct, frozen=True):
@@ -252,13 +255,14 @@ def usage_of(
     cached_tokens: int | None,
     reasoning_tokens: int | None,
     drafts: DraftTokens | None = None,
+    loaded_tokens: int | None = None,
 ) -> Usage:
     """Counts as clients read them; None: not known (yet)."""
     return Usage(
         prompt_tokens,
         completion_tokens,
         prompt_tokens + completion_tokens,
-        None if cached_tokens is None else CachedTokens(cached_tokens),
+        None if cached_tokens is None else CachedTokens(cached_tokens, loaded_tokens),
         None if reasoning_tokens is None else ReasoningTokens(reasoning_tokens),
         drafts,
     )

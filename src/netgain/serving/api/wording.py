@@ -107,6 +107,9 @@ def usage_over(choices: tuple[Choice, ...], completion_tokens: int | None = None
     ended."""
     firsts = [choice for choice in choices if choice.job.choice == 0] or list(choices[:1])
     cached = [choice.trace.cached_tokens for choice in firsts if choice.trace is not None]
+    loaded = [
+        choice.trace.kv.loaded_tokens for choice in firsts if choice.trace is not None and choice.trace.kv is not None
+    ]
     thoughts = [choice.reasoning_tokens for choice in choices if choice.reasoning_tokens is not None]
     if completion_tokens is None:
         completion_tokens = sum(len(choice.tokens) for choice in choices)
@@ -116,6 +119,7 @@ def usage_over(choices: tuple[Choice, ...], completion_tokens: int | None = None
         sum(cached) if len(cached) == len(firsts) else None,
         sum(thoughts) if len(thoughts) == len(choices) else None,
         _drafts_of(choices),
+        sum(loaded) if loaded else None,
     )
 
 

@@ -79,11 +79,18 @@ class BlockPool:
             taken.append(block)
         return taken
 
-    def publish(self, block: int, key: bytes) -> None:
-        """Make a referenced block, whose tokens are all committed, findable; a key that exists already stays where it is."""
-        if key not in self._block_of and block not in self._key_of:
-            self._block_of[key] = block
-            self._key_of[block] = key
+    def publish(self, block: int, key: bytes) -> bool:
+        """Make a referenced block, whose tokens are all committed, findable; False where a key that exists already stays where it
+        is."""
+        if key in self._block_of or block in self._key_of:
+            return False
+        self._block_of[key] = block
+        self._key_of[block] = key
+        return True
+
+    def holds(self, block: int, key: bytes) -> bool:
+        """Whether `block` still is the one found under `key`."""
+        return self._block_of.get(key) == block
 
     def release(self, blocks: Sequence[int]) -> None:
         """Give back one reference each, last block first, so that the tail of a prefix is evicted before its head."""

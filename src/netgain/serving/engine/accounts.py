@@ -11,6 +11,7 @@ from netgain.ledger.stage import Stage
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.request import EngineStats, TokenLogprobs
 from netgain.serving.engine.scheduler import Scheduler, StepPlan, Work
+from netgain.serving.engine.sequence import SequenceState
 
 _log = logging.getLogger(__name__)
 
@@ -138,7 +139,9 @@ class Accounts:
             generations[sequence.id].preempted(stamps.started_s)
         worked = {work.sequence.id for work in plan.work}
         for sequence in self._scheduler.running:
-            if sequence.id not in worked:  # it holds a place, but the budget went to others
+            if (
+                sequence.id not in worked and sequence.state is not SequenceState.LOADING
+            ):  # it holds a place, but the budget went to others
                 generations[sequence.id].timeline.add(Stage.QUEUED, stamps.started_s, stamps.finished_s)
 
     def _split(self, plan: StepPlan, stamps: StepStamps) -> list[tuple[float | None, float | None]]:

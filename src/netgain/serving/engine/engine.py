@@ -24,11 +24,12 @@ from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.noise import PositionNoise
 from netgain.serving.engine.protocols import Draft, DraftControl, Executor, Proposer, Target, Verifier
 from netgain.serving.engine.request import EngineStats, Output, Request
-from netgain.serving.engine.scheduler import Scheduler, Work
+from netgain.serving.engine.scheduler import Scheduler, StepPlan, Work
 from netgain.serving.engine.segments import segment_of
 from netgain.serving.engine.sequence import Sequence, SequenceState
 from netgain.serving.engine.step_curve import StepCurve, step_limits
 from netgain.serving.engine.step_probe import DEFAULT_BATCH
+from netgain.serving.engine.tiering import Tiering
 
 NOTHING = Committed()
 
@@ -56,6 +57,7 @@ class Engine:
         control: DraftControl | None = None,
         grammars: Grammars | None = None,
         step_curve: StepCurve | None = None,
+        tiering: Tiering | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
@@ -72,6 +74,7 @@ class Engine:
         self._drafting = None
         if proposer and verifier and max_drafts:
             self._drafting = Drafting(proposer, verifier, max_drafts, control or AsManyAsAllowed())
+        self._tiering = tiering
         self._grammars = grammars
         self._constrained = 0  # how many of the generations follow a grammar
         self._generations: dict[str, Generation] = {}
@@ -82,7 +85,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._outbox or self._generations)
+        return bool(self._outbox or self._generations or (self._tiering is not None and self._tiering.storing.has_work))
 
     def must_prepare(self, request: Request) -> bool:
         """Whether `submit` would compile a grammar, which may take a second: `prepare` does it while the loop goes on."""
@@ -120,6 +123,8 @@ class Engine:
         if request.deadline_s is not None:
             heappush(self._deadlines, (request.deadline_s, request.id))
         generation.timeline.add(Stage.CACHE_LOOKUP, start_s, self._clock.now())
+        if self._tiering is not None:
+            self._tiering.asked(generation)
 
     def abort(self, request_id: str) -> bool:
         """End a request in whatever state; its Output ("abort") comes with the next step. False when it is not known."""
@@ -133,15 +138,22 @@ class Engine:
         return True
 
     async def step(self) -> list[Output]:
-        """One turn of the loop: what was committed and what ended since the last turn; [] when there is nothing to do."""
+        """One turn of the loop: what was committed and what ended since the last turn; [] when there is nothing to do. Where
+        every request waits for KV tiers, the turn lasts until something happens, or `interrupt`."""
         started_s = self._clock.now()
         if self._deadlines and self._deadlines[0][0] <= started_s:
             self._expire(started_s)
+        if self._tiering is not None:
+            self._tiering.turn(started_s)
+            started_s = self._clock.now()
         drafting = self._drafting
         drafts = drafting.before_schedule(self.scheduler.running, self._generations) if drafting else {}
         drafted_s = self._clock.now() if drafts else started_s
         plan = self.scheduler.schedule()
         scheduled_s = ready_s = self._clock.now()
+        if self._tiering is not None and (plan.admitted or plan.preempted):
+            self._tiering.scheduled(plan, self._generations, scheduled_s)
+            scheduled_s = ready_s = self._clock.now()
         if drafting is not None and drafting.after_schedule:
             self._in_flight = frozenset(work.sequence.id for work in plan.work)
             plan, drafts = await drafting.by_model(plan, self._generations)
@@ -173,10 +185,20 @@ class Engine:
             drafting.turned(plan, finished_s - started_s, drafted_s - started_s + ready_s - scheduled_s)
         for work, part in zip(plan.work, committed, strict=True):
             self._report(self._generations[work.sequence.id], part)
+        if self._tiering is not None:
+            self._learn_prefill(plan, executed_s - ready_s)
+            if not plan.work and not self._outbox and self._tiering.waits:
+                await self._tiering.wait(self._deadlines[0][0] if self._deadlines else math.inf)
+                self._accounts.nothing_runs()
         if not self._generations:
             self._accounts.nothing_runs()
         outputs, self._outbox = self._outbox, []
         return outputs
+
+    def interrupt(self) -> None:
+        """End a turn that only waits: there is a request to submit or to abort."""
+        if self._tiering is not None:
+            self._tiering.interrupt()
 
     async def measure_step_cost(self, budget_s: float, largest_batch: int = DEFAULT_BATCH) -> StepCost:
         """Measure what steps cost here (see step_probe) and split own cost from stall by it from now on.
@@ -185,6 +207,8 @@ class Engine:
         """
         if self._generations:
             raise Overloaded("requests are running: the step cost is measured when the engine is idle, retry then")
+        if self._tiering is not None:
+            self._tiering.turn(self._clock.now())  # what is still to be stored must be read before blocks are evicted
         self._accounts.step_cost = await self.step_curve.measure(budget_s, largest_batch)
         return self._accounts.step_cost
 
@@ -223,7 +247,18 @@ class Engine:
             self._grammars.close()
         if self._drafting is not None:
             self._drafting.close()
+        if self._tiering is not None:
+            self._tiering.close()
         self.executor.close()
+
+    def tier_counters(self) -> dict[str, float]:
+        """Of the KV tiers, cumulative; `name/tier` where they belong to one. From any thread."""
+        return {} if self._tiering is None else self._tiering.counters()
+
+    def _learn_prefill(self, plan: StepPlan, seconds: float) -> None:
+        if len(plan.work) == 1 and plan.work[0].prefill and self._tiering is not None:
+            work = plan.work[0]
+            self._tiering.cost.observed(work.count, work.start, seconds)
 
     def _stop_ids(self, request: Request) -> frozenset[int]:
         eos = frozenset() if request.sampling.ignore_eos else self._eos_ids
@@ -291,7 +326,9 @@ class Engine:
                 return Committed(error=refusal)
         if work.scored and result.prompt_logprobs is not None:
             generation.scored(result.prompt_logprobs)
-        self.scheduler.commit(work, len(tokens))
+        published = self.scheduler.commit(work, len(tokens))
+        if published and self._tiering is not None:
+            self._tiering.published(generation, published)
         if work.sequence.computed == work.sequence.max_length:
             generation.finish_reason = "length"  # max_tokens 0: the prompt is read
         if generation.request.sampling.logprobs is None:
@@ -324,6 +361,8 @@ class Engine:
         request, sequence = generation.request, generation.sequence
         if sequence.state is SequenceState.WAITING:
             generation.wait_until(self._clock.now())
+        if self._tiering is not None:
+            self._tiering.ended(generation)
         trace = generation.trace()
         self.scheduler.finish(sequence)
         if self._drafting is not None:

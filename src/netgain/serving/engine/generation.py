@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Tokens
 
-from netgain.ledger.records import DraftCounts, EngineTrace, StepShare
+from netgain.ledger.records import DraftCounts, EngineTrace, KVReuse, StepShare
 from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Timeline
 from netgain.serving.blocks.keys import KeyChain
@@ -29,6 +29,7 @@ class Generation:
         "finish_reason",
         "first_token_s",
         "history",
+        "kv",
         "own_s",
         "request",
         "sequence",
@@ -60,6 +61,7 @@ class Generation:
         self.drafts = DraftCounts()
         self.finish_reason: str | None = None
         self.first_token_s: float | None = None
+        self.kv: KVReuse | None = None  # where tiers are asked
         self.own_s: float | None = 0.0
         self.stall_s: float | None = 0.0
         self._waiting_for = Stage.QUEUED
@@ -122,4 +124,5 @@ class Generation:
             drafts=self.drafts,
             own_s=self.own_s,
             stall_s=self.stall_s,
+            kv=self.kv,
         )

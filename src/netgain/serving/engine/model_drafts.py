@@ -98,6 +98,11 @@ class ModelDrafts:
             self._failed(chains, str(failure))
         return {chain.work.sequence.id: _drafted(chain) for chain in chains}
 
+    def rewritten(self, blocks: Sequence[int]) -> None:
+        """The target's KV of these blocks was loaded; the draft has not read their tokens."""
+        for block in blocks:
+            self._filled[block] = 0
+
     def forget(self, request_id: str) -> None:
         """The request ended or lost its blocks; unknown ids are ignored."""
         self._readers.pop(request_id, None)

@@ -8,6 +8,7 @@ import numpy as np
 
 from netgain.serving.engine.batch import Batch, StepResult
 from netgain.serving.engine.request import Request
+from netgain.serving.tiers.kv_store import Plane, Rows
 
 
 class Executor(Protocol):
@@ -19,6 +20,23 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Give back memory and processes; may be called twice."""
+        ...
+
+
+class BlockMemory(Protocol):
+    """The KV memory of an executor as bytes, block by block, for what moves KV elsewhere. Used between steps only."""
+
+    @property
+    def planes(self) -> Sequence[Plane]:
+        """The kinds of bytes that a prefix hit needs, the target's KV first."""
+        ...
+
+    def read_blocks(self, blocks: Sequence[int]) -> list[Rows]:
+        """A copy of these blocks, per plane uint8 [len(blocks), bytes of a block], layer after layer."""
+        ...
+
+    def write_blocks(self, blocks: Sequence[int], planes: Sequence[Sequence[memoryview]]) -> None:
+        """The reverse: planes[p][i] are the bytes of plane p of block blocks[i]."""
         ...
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 from bisect import insort
+from collections.abc import Sequence as Rows
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,7 +34,7 @@ class Work(msgspec.Struct, frozen=True):
 
 class Admission(msgspec.Struct, frozen=True):
     """A waiting sequence that starts in this step (`first`) or starts again after a preemption, and how long the look for
-    its cached prefix took."""
+    its cached prefix took. It is LOADING where more of its prefix is to come from tiers first."""
 
     sequence: Sequence
     first: bool
@@ -40,8 +42,16 @@ class Admission(msgspec.Struct, frozen=True):
     lookup_end_s: float
 
 
+class Published(NamedTuple):
+    """A block whose KV is final and can be found under its key from now on."""
+
+    block: int
+    key: bytes
+
+
 class StepPlan(msgspec.Struct, frozen=True):
-    """What one step does. A sequence that was `preempted` lost its blocks and waits at the head of the queue."""
+    """What one step does. A sequence that was `preempted` lost its blocks and waits at the head of the queue; a load into them
+    is void."""
 
     work: tuple[Work, ...]
     admitted: tuple[Admission, ...]
@@ -58,6 +68,9 @@ class Scheduler:
     Who waits is admitted by priority (lower values first), equals in order of arrival; a preempted one keeps its place among
     its equals. When blocks run out, the highest priority value loses them first, the youngest among equals. A waiting
     request never preempts a running one, so a steady stream of lower values starves the higher ones: that is what it asks.
+
+    A sequence whose prefix is in tiers gets its blocks and is LOADING until `loaded` is called; the others go on. While
+    tiers are asked about one (`to_load` None), those behind it may pass.
 
     Owns the sequences between `add` and `finish` and the blocks they hold. Knows block keys and lengths, no tokens, no
     device. `schedule` and `commit` alternate; between them the plan's sequences may not be finished.
@@ -121,7 +134,7 @@ class Scheduler:
         self._release(sequence)
 
     def schedule(self) -> StepPlan:
-        """The next step's work; empty only when nothing waits or runs."""
+        """The next step's work; empty only when nothing waits or runs, or everything waits for tiers."""
         budget = self.max_batch_tokens
         self._scorable = SCORED_PER_STEP
         work: list[Work] = []
@@ -143,21 +156,30 @@ class Scheduler:
         for sequence in [s for s in self.running if s.state is SequenceState.PREFILLING]:
             if sequence.state is SequenceState.PREFILLING and budget > 0:
                 budget -= self._prefill(sequence, budget, work, preempted)
-        while self.waiting and budget > 0 and len(self.running) < self._max_running and not preempted:
-            sequence = self.waiting[0]
-            admission = self._admit(sequence)
+        place = 0  # of the queue: those before it wait for tiers
+        while place < len(self.waiting) and budget > 0 and len(self.running) < self._max_running and not preempted:
+            sequence = self.waiting[place]
+            if sequence.to_load is None:
+                place += 1
+                continue
+            admission = self._admit(sequence, place)
             if admission is None:
+                if sequence.to_load and self._comes(sequence):
+                    place += 1
+                    continue
                 break
             admitted.append(admission)
-            budget -= self._prefill(sequence, budget, work, preempted)
+            if sequence.state is SequenceState.PREFILLING:
+                budget -= self._prefill(sequence, budget, work, preempted)
         # a preemption may have hit a sequence that this plan had already given work
         kept = tuple(item for item in work if item.sequence.state is not SequenceState.WAITING)
         return StepPlan(kept, tuple(admitted), tuple(preempted))
 
-    def commit(self, work: Work, tokens: int) -> None:
+    def commit(self, work: Work, tokens: int) -> Rows[Published]:
         """The step computed `work` and `tokens` new tokens were committed (0 for a chunk that chose none).
 
-        The engine has extended `sequence.keys`; blocks whose tokens are all committed and computed become findable.
+        The engine has extended `sequence.keys`; blocks whose tokens are all committed and computed become findable. Returns
+        those that nobody could find before.
         """
         sequence = work.sequence
         sequence.drafts = 0
@@ -171,9 +193,26 @@ class Scheduler:
         sequence.length += tokens
         if self._prefix_caching:
             full = min(sequence.computed // self.block_tokens, len(sequence.keys))
-            for index in range(sequence.published, full):
-                self.pool.publish(sequence.blocks[index], sequence.keys[index])
-            sequence.published = max(sequence.published, full)
+            if full > sequence.published:
+                return self._publish(sequence, full)
+        return ()
+
+    def reusable_blocks(self, sequence: Sequence) -> int:
+        """How many of its leading blocks may be found instead of computed."""
+        # the last token is always computed: its logits choose the next one
+        reusable = sequence.length - 1
+        if sequence.scored < sequence.to_score:
+            reusable = sequence.scored  # logits cannot be found in the cache
+        return min(reusable // self.block_tokens, len(sequence.keys)) if self._prefix_caching else 0
+
+    def loaded(self, sequence: Sequence, blocks: int) -> None:
+        """The KV of a LOADING sequence's first `blocks` blocks is there and becomes findable; the rest is to be computed."""
+        self._publish(sequence, blocks)
+        sequence.computed = blocks * self.block_tokens
+        if not sequence.preemptions:
+            sequence.cached_tokens = sequence.computed
+        sequence.to_load = 0
+        sequence.state = SequenceState.PREFILLING
 
     def check(self) -> None:
         """Raise AssertionError unless pool and sequences agree on every block."""
@@ -186,18 +225,37 @@ class Scheduler:
                 held[block] = held.get(block, 0) + 1
         for sequence in self.waiting:
             assert not sequence.blocks, "a waiting sequence holds blocks"
+            assert sequence.state is SequenceState.WAITING, f"a sequence in the queue is {sequence.state}"
         assert self.pool.references() == held, "references differ from what sequences hold"
 
-    def _admit(self, sequence: Sequence) -> Admission | None:
+    def _comes(self, sequence: Sequence) -> bool:
+        """Whether what it misses first is being loaded for another."""
+        found = len(self.pool.lookup(sequence.keys))
+        return any(
+            other.state is SequenceState.LOADING and other.keys[found : found + 1] == sequence.keys[found : found + 1]
+            for other in self.running
+        )
+
+    def _publish(self, sequence: Sequence, full: int) -> Rows[Published]:
+        """Make its blocks findable up to the one numbered `full`; those that nobody could find before."""
+        fresh = [
+            Published(sequence.blocks[index], sequence.keys[index])
+            for index in range(sequence.published, full)
+            if self.pool.publish(sequence.blocks[index], sequence.keys[index])
+        ]
+        sequence.published = max(sequence.published, full)
+        return fresh
+
+    def _admit(self, sequence: Sequence, place: int) -> Admission | None:
         start_s = self._clock.now()
-        # the last token is always computed: its logits choose the next one
-        reusable = sequence.length - 1
-        if sequence.scored < sequence.to_score:
-            reusable = sequence.scored  # logits cannot be found in the cache
-        found = self.pool.lookup(sequence.keys[: reusable // self.block_tokens]) if self._prefix_caching else []
+        reusable = self.reusable_blocks(sequence)
+        found = self.pool.lookup(sequence.keys[:reusable])
         end_s = self._clock.now()
         missing = self._blocks_for(sequence.length) - len(found)
         if missing > self.pool.available - self.pool.cached_among(found):
+            return None
+        to_load = min(sequence.to_load or 0, reusable) if sequence.load_from <= len(found) else 0
+        if to_load > len(found) and self._comes(sequence):
             return None
         self.pool.acquire(found)
         sequence.blocks = tuple(found)
@@ -206,8 +264,14 @@ class Scheduler:
         first = not sequence.preemptions
         if first:  # what a preempted sequence finds again is its own work, not a hit
             sequence.cached_tokens = sequence.computed
-        sequence.state = SequenceState.PREFILLING
-        self.waiting.pop(0)
+        if to_load > len(found):
+            sequence.blocks = (*found, *self.pool.allocate(to_load - len(found)))
+            sequence.state = SequenceState.LOADING
+        else:
+            sequence.state = SequenceState.PREFILLING
+            to_load = 0
+        sequence.to_load = to_load
+        self.waiting.pop(place)
         self.running.append(sequence)
         return Admission(sequence, first, start_s, end_s)
 
@@ -272,6 +336,7 @@ class Scheduler:
         self.pool.release(sequence.blocks)
         sequence.blocks = ()
         sequence.computed = sequence.published = sequence.drafts = 0
+        sequence.to_load = 0
 
     def _missing(self, sequence: Sequence, tokens: int) -> int:
         return self._blocks_for(tokens) - len(sequence.blocks)

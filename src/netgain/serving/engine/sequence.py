@@ -6,6 +6,7 @@ from enum import StrEnum
 
 class SequenceState(StrEnum):
     WAITING = "waiting"
+    LOADING = "loading"
     PREFILLING = "prefilling"
     DECODING = "decoding"
 
@@ -18,6 +19,8 @@ class Sequence:
     `drafts` is how many unverified tokens the next step should add behind the committed ones. The logits of the first
     `to_score` tokens are wanted, those of the first `scored` are done. The queue is in order of `priority` (lower first),
     then `arrival`, which the scheduler numbers.
+
+    Of the first `to_load` blocks, those from `load_from` on are to come from tiers; None: the tiers are still asked.
     """
 
     __slots__ = (
@@ -29,12 +32,14 @@ class Sequence:
         "id",
         "keys",
         "length",
+        "load_from",
         "max_length",
         "preemptions",
         "priority",
         "published",
         "scored",
         "state",
+        "to_load",
         "to_score",
     )
 
@@ -63,3 +68,5 @@ class Sequence:
         self.arrival = 0
         self.to_score = to_score
         self.scored = 0
+        self.load_from = 0
+        self.to_load: int | None = 0

@@ -51,6 +51,10 @@ class PagedKV:
     def nbytes(self) -> int:
         return self._keys.nbytes + self._values.nbytes
 
+    def raw(self) -> tuple[Tensor, Tensor]:
+        """The same memory as bytes: keys and values, uint8 [layers, blocks, bytes of a block in a layer]."""
+        return tuple(part.view(torch.uint8).flatten(2) for part in (self._keys, self._values))  # type: ignore[return-value]
+
     def keys(self, layer: int) -> Tensor:
         return self._key_layers[layer]
 

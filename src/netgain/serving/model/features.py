@@ -15,6 +15,10 @@ class FeaturePlane:
         self._block_tokens = block_tokens
         self._plane = torch.zeros(blocks, block_tokens, width, dtype=torch.bfloat16, device=device)
 
+    def raw(self) -> Tensor:
+        """The same memory as bytes: uint8 [1, blocks, bytes of a block]."""
+        return self._plane.view(torch.uint8).flatten(1)[None]
+
     @staticmethod
     def bytes_per_token(width: int) -> int:
         return width * torch.bfloat16.itemsize

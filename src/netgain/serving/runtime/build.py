@@ -19,6 +19,7 @@ from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.grammar import Grammars
 from netgain.serving.engine.model_drafts import ModelDrafts
+from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.protocols import Executor, Proposer, Verifier
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.step_curve import StepCurve, Upkeep, step_limits
@@ -28,6 +29,8 @@ from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
+from netgain.serving.runtime.block_memory import PoolMemory
+from netgain.serving.runtime.build_tiering import build_tiering
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings, StepCostSettings
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
 from netgain.serving.runtime.heap import give_back_freed_memory
@@ -81,6 +84,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     head_ops: dict[str, int]
     windowed: bool
     step_cost: str
+    kv_tiers: list[str]
+    kv_policy: str
     draft: str | None
     draft_weight_bytes: int
     draft_kv_token_bytes: int
@@ -183,6 +188,19 @@ def build_engine(
         store=_step_cost_store(),
         upkeep=_upkeep(config.step_cost),
     )
+    collector = collector or Collector()
+    tiering = None
+    if config.kv.tiers:
+        memory = PoolMemory(model, kv, drafts.features if drafts else None, files.digest if files else "")
+        tiering = build_tiering(
+            config.kv,
+            memory,
+            scheduler,
+            clock,
+            collector,
+            PrefillCost(lambda: step_curve.cost, scheduler.max_batch_tokens),
+            drafts.proposer.rewritten if drafts else None,
+        )
     engine = Engine(
         executor=steps,
         scheduler=scheduler,
@@ -194,7 +212,7 @@ def build_engine(
             numerics=loaded.numerics,
         ),
         clock=clock,
-        collector=collector or Collector(),
+        collector=collector,
         vocab_size=model.vocab,
         eos_ids=frozenset(loaded.eos),
         proposer=proposer,
@@ -211,6 +229,7 @@ def build_engine(
         ),
         grammars=Grammars(loaded.tokenizer.token_bytes, model.vocab),
         step_curve=step_curve,
+        tiering=tiering,
     )
     draft_weight_bytes = draft.weight_bytes if draft else 0
     info = EngineInfo(
@@ -241,6 +260,8 @@ def build_engine(
         head_ops=loaded.head_ops,
         windowed=any(window is not None and window < max_length for window in model.windows),
         step_cost=_described(step_curve),
+        kv_tiers=list(config.kv.tiers),
+        kv_policy=config.kv.policy,
         draft=draft.name if draft else None,
         draft_weight_bytes=draft_weight_bytes,
         draft_kv_token_bytes=draft.token_bytes if draft else 0,

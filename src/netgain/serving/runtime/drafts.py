@@ -13,6 +13,7 @@ from netgain.serving.blocks.layout import KVLayout
 from netgain.serving.engine.model_drafts import DraftLimits, ModelDrafts
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.config import ModelConfig
+from netgain.serving.model.digest import files_digest
 from netgain.serving.model.drafts.feature_head import FeatureHead, one_layer
 from netgain.serving.model.drafts.manifest import MANIFEST, WEIGHTS, Manifest, check_target, read_manifest
 from netgain.serving.model.drafts.medusa import MedusaHeads
@@ -39,6 +40,11 @@ class DraftFiles(NamedTuple):
     def taps(self) -> tuple[int, ...]:
         """The layers of the target that it wants to see."""
         return () if self.manifest is None or self.manifest.kind == "layers" else self.manifest.taps
+
+    @property
+    def digest(self) -> str:
+        """What the features of the target that it makes depend on."""
+        return "" if self.manifest is None else files_digest([Path(self.source) / WEIGHTS])
 
 
 class Drafts(NamedTuple):

@@ -80,7 +80,8 @@ class _Process:
         self._step_started_s: float | None = None
         self._report = threading.Event()  # now, not only when the period is over
         self._channel: Channel[ToEngine] = Channel(ToEngine, self._received, self._closed)
-        self._preparing = Preparing(self._say, self._wake.set)
+        self._engine: Engine | None = None
+        self._preparing = Preparing(self._say, self._interrupt)
 
     async def run(self) -> int:
         """Serve until told to stop, the connection ends, or the engine fails. Returns the exit code."""
@@ -120,6 +121,7 @@ class _Process:
             built = await asyncio.to_thread(
                 build_engine, config, WallClock(), collector, wrap_executor=self._wrap_executor
             )
+        self._engine = built.engine
         try:
             self._say(Ready(msgspec.to_builtins(built.info)))
             threading.Thread(
@@ -195,7 +197,7 @@ class _Process:
             while True:
                 started_s = self._step_started_s
                 in_step_s = None if started_s is None else time.monotonic() - started_s
-                counters = collector.counters() | engine.step_curve.gauges()
+                counters = collector.counters() | engine.step_curve.gauges() | engine.tier_counters()
                 pulse.sendall(encode(Heartbeat(engine.stats(), counters, in_step_s)))
                 self._report.wait(period_s)
                 self._report.clear()
@@ -221,7 +223,7 @@ class _Process:
 
     def _received(self, message: ToEngine) -> None:
         self._inbox.append(message)
-        self._wake.set()
+        self._interrupt()
 
     def _closed(self, cause: Exception | None) -> None:
         if cause is not None:
@@ -231,7 +233,12 @@ class _Process:
 
     def _stop(self) -> None:
         self._stopping = True
+        self._interrupt()
+
+    def _interrupt(self) -> None:
         self._wake.set()
+        if self._engine is not None:
+            self._engine.interrupt()
 
 
 async def _let_in() -> None:

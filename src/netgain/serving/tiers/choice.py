@@ -18,6 +18,8 @@ class Why(StrEnum):
     COMPUTE = "compute"  # predicted to be sooner than loading anything
     LEARN = "learn"  # loaded because the link has not been measured yet
     NO_CURVE = "no_curve"  # loaded because the cost of computing is not known
+    LEARNING = "learning"  # computed while another request learns what the link costs
+    ALWAYS = "always"  # loaded without asking what is sooner
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.tier import Tier, TierStats
@@ -114,9 +115,14 @@ class Stack:
                         faster.offer(keys[place], data)
         return found
 
-    def offer(self, key: bytes, data: Data) -> bool:
-        """Queue a packed object for every tier, and return at once; whether some tier's queue had room."""
-        taken = [lane.offer(key, data) for lane in self._lanes]
+    def links(self) -> list[LinkFit | None]:
+        """What loading from each tier costs, by its last exchanges."""
+        return [lane.tier.load_link for lane in self._lanes]
+
+    def offer(self, key: bytes, data: Data, faster_than: int | None = None) -> bool:
+        """Queue a packed object for every tier, or for those before the one that has it already, and return at once; whether
+        some tier's queue had room."""
+        taken = [lane.offer(key, data) for lane in self._lanes[:faster_than]]
         return any(taken)
 
     async def settle(self) -> None:

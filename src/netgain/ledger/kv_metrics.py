@@ -1,0 +1,99 @@
+"""KV tiers as Prometheus metrics: which names of an engine's report become which metric."""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Histogram
+
+from netgain.ledger.records import RequestRecord
+
+COUNTERS: Mapping[str, tuple[str, str]] = {
+    "kv_lookups": ("netgain_kv_lookups", "Requests for which tiers were asked what they have."),
+    "kv_lookups_hit": ("netgain_kv_lookups_hit", "Those of them for which there was something."),
+    "kv_lookups_skipped": ("netgain_kv_lookups_skipped", "Requests that were sooner computed than asked about."),
+    "kv_lookups_late": ("netgain_kv_lookups_late", "Answers that were not waited for any longer."),
+    "kv_lookup_tokens": ("netgain_kv_lookup_tokens", "Prompt tokens that tiers were asked for."),
+    "kv_found_tokens": ("netgain_kv_found_tokens", "Those of them that were there."),
+    "kv_loaded_tokens": ("netgain_kv_loaded_tokens", "Those of them that were loaded and used."),
+    "kv_wasted_tokens": ("netgain_kv_wasted_tokens", "Tokens whose KV came and was not used, as after an abort."),
+    "kv_recompute_chosen": (
+        "netgain_kv_recompute_chosen",
+        "Requests with KV in tiers that were predicted to be sooner computed.",
+    ),
+    "kv_loads": ("netgain_kv_loads", "Loads that ended."),
+    "kv_loads_failed": ("netgain_kv_loads_failed", "Those of them that brought less than was chosen."),
+    "kv_loads_cut": ("netgain_kv_loads_cut", "Loads ended early because the rest was sooner computed."),
+    "kv_probes": ("netgain_kv_probes", "Reads whose only purpose was to measure a link that nobody used."),
+    "kv_stores_dropped": ("netgain_kv_stores_dropped", "Blocks that were not stored because too many waited."),
+}
+TIER_COUNTERS: Mapping[str, tuple[str, str]] = {
+    "tier_hits": ("netgain_kv_tier_hits", "Objects read from a tier and used."),
+    "tier_misses": ("netgain_kv_tier_misses", "Objects asked of a tier that it did not give."),
+    "tier_refused": ("netgain_kv_tier_refused", "Objects that were damaged, foreign or of another layout."),
+    "tier_unread": ("netgain_kv_tier_unread", "Objects not read: time was up, the tier failed, or was not asked."),
+    "tier_unwritten": ("netgain_kv_tier_unwritten", "Objects not stored: full, read-only, failed, or too many waited."),
+    "tier_loaded_bytes": ("netgain_kv_tier_loaded_bytes", "Bytes read from a tier."),
+    "tier_loaded_s": ("netgain_kv_tier_loaded_seconds", "Time of the exchanges that read."),
+    "tier_stored_bytes": ("netgain_kv_tier_stored_bytes", "Bytes written to a tier."),
+    "tier_stored_s": ("netgain_kv_tier_stored_seconds", "Time of the exchanges that wrote."),
+    "tier_evictions": ("netgain_kv_tier_evictions", "Objects that made room for others."),
+    "tier_promoted": ("netgain_kv_tier_promoted", "Objects read from a tier and offered to the faster ones."),
+    "tier_breaker_opened": ("netgain_kv_tier_breaker_opened", "Times a tier failed and was left alone."),
+}
+TIER_GAUGES: Mapping[str, tuple[str, str]] = {
+    "tier_bytes": ("netgain_kv_tier_bytes", "Bytes that a tier holds, where it can tell."),
+    "tier_queued_bytes": ("netgain_kv_tier_queued_bytes", "Bytes waiting to be stored in a tier."),
+    "tier_broken": ("netgain_kv_tier_broken", "1 while a tier is left alone because it failed."),
+    "tier_load_latency_s": ("netgain_kv_tier_load_latency_seconds", "Latency of reading, as learnt."),
+    "tier_load_bytes_per_s": ("netgain_kv_tier_load_bytes_per_second", "Bandwidth of reading, as learnt."),
+    "tier_load_error": ("netgain_kv_tier_load_error_ratio", "How far such a prediction is off at the median."),
+}
+
+_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
+
+
+class ReuseHistograms:
+    """Of ended requests: how much of their prompts was reused, how long loads were waited for, and what the predictions behind
+    the decisions were worth."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._hits = Histogram(
+            "netgain_kv_hit_tokens",
+            "Prompt tokens of a request found on the device or in tiers, where there were any.",
+            registry=registry,
+            buckets=_TOKENS,
+        )
+        self._loaded = Histogram(
+            "netgain_kv_load_tokens",
+            "Prompt tokens of a request loaded from tiers, where there were any.",
+            ["source"],
+            registry=registry,
+            buckets=_TOKENS,
+        )
+        self._waited = Histogram(
+            "netgain_kv_load_wait_seconds",
+            "What a request waited for its KV.",
+            ["source"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._prediction = Histogram(
+            "netgain_kv_prediction_ratio",
+            "From admission to the first token, over what was predicted.",
+            ["why"],
+            registry=registry,
+            buckets=_RATIOS,
+        )
+
+    def add(self, record: RequestRecord) -> None:
+        if record.cached_tokens:
+            self._hits.observe(record.cached_tokens)
+        kv = record.kv
+        if kv is None:
+            return
+        if kv.loaded_tokens and kv.source is not None:
+            self._loaded.labels(kv.source).observe(kv.loaded_tokens)
+            self._waited.labels(kv.source).observe(max(0.0, kv.waited_s))
+        if kv.actual_s is not None and kv.warm_s:
+            self._prediction.labels(kv.why).observe(max(0.0, kv.actual_s / kv.warm_s))

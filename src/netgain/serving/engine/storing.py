@@ -1,0 +1,100 @@
+"""KV on its way out: blocks that became findable are copied once their step has answered, and stored while others compute."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from netgain.ledger.clock import Clock
+from netgain.ledger.collector import Collector
+from netgain.ledger.records import Handoff, HandoffKind
+from netgain.serving.blocks.pool import BlockPool
+from netgain.serving.engine.protocols import BlockMemory
+from netgain.serving.engine.scheduler import Published
+from netgain.serving.tiers.kv_store import KVStore, Rows
+from netgain.serving.tiers.runner import Runner
+
+
+class _Out(NamedTuple):
+    root: bytes
+    block: int
+    key: bytes
+    faster_than: int | None
+
+
+class Storing:
+    """`published` comes with the commits of a step, `flush` before the pool is used again: what was published then still is
+    where it was. At most `room` bytes are copied and not yet queued at the tiers; more is dropped, and counted."""
+
+    def __init__(
+        self,
+        store: KVStore,
+        memory: BlockMemory,
+        pool: BlockPool,
+        runner: Runner,
+        clock: Clock,
+        collector: Collector,
+        *,
+        block_tokens: int,
+        room: int,
+    ) -> None:
+        self.dropped = 0
+        self._store, self._memory, self._pool, self._runner = store, memory, pool, runner
+        self._clock, self._collector = clock, collector
+        self._block_tokens = block_tokens
+        self._room = room
+        self._out: list[_Out] = []
+        self._copied: deque[int] = deque()  # bytes of copies that the store has not taken
+        self._taken: deque[None] = deque()  # one for each it has; filled by the jobs
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._out)
+
+    def published(self, root: bytes, blocks: Sequence[Published], there: Mapping[bytes, int | None]) -> None:
+        """`there` says which tier has a key already, as far as that is known."""
+        for block, key in blocks:
+            tier = there.get(key)
+            if tier != 0:
+                self._out.append(_Out(root, block, key, tier))
+
+    def flush(self) -> None:
+        """Copy what was published and hand it over; the pool must not have been used since."""
+        out, self._out = self._out, []
+        while self._taken:
+            self._taken.popleft()
+            self._copied.popleft()
+        kept = [one for one in out if self._pool.holds(one.block, one.key)]
+        self.dropped += len(out) - len(kept)
+        if sum(self._copied) + len(kept) * self._store.block_bytes > self._room:
+            self.dropped += len(kept)
+            return
+        for root in {one.root: None for one in kept}:
+            self._copy([one for one in kept if one.root == root])
+
+    def _copy(self, out: Sequence[_Out]) -> None:
+        began_s = self._clock.now()
+        planes = self._memory.read_blocks([one.block for one in out])
+        size = len(out) * self._store.block_bytes
+        self._copied.append(size)
+        self._runner.start(self._put(out, planes))
+        ended_s = self._clock.now()
+        self._collector.handoff(
+            Handoff(
+                kind=HandoffKind.KV_TIER,
+                source="device",
+                target=self._store.tiers[0],
+                at_s=ended_s,
+                bytes=size,
+                used_tokens=len(out) * self._block_tokens,
+                wasted_tokens=0,
+                waited_s=0.0,
+                busy_s=ended_s - began_s,
+                hidden_s=0.0,
+            )
+        )
+
+    async def _put(self, out: Sequence[_Out], planes: Sequence[Rows]) -> None:
+        try:
+            self._store.put(out[0].root, [one.key for one in out], planes, [one.faster_than for one in out])
+        finally:
+            self._taken.append(None)

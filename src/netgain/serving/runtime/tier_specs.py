@@ -1,0 +1,170 @@
+"""KV tiers as users name them (`dram:2GiB`, `disk:/var/kv:10GiB`, `s3://bucket/prefix`), read and built."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from netgain.cost.link import ShapedLink
+from netgain.ledger.clock import Clock
+from netgain.serving.tiers.disk import DiskMedium, DiskOptions
+from netgain.serving.tiers.dram import DramMedium
+from netgain.serving.tiers.eviction import POLICIES
+from netgain.serving.tiers.medium import Medium
+from netgain.serving.tiers.object import Expected
+from netgain.serving.tiers.shaped import ShapedMedium
+from netgain.serving.tiers.tier import Tier, TierOptions
+
+FORMS = "dram:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, redis://HOST:PORT/DB or s3://BUCKET/PREFIX"
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_COMMON = frozenset({"bandwidth", "latency"})
+_OPTIONS = MappingProxyType(
+    {
+        "dram": _COMMON | {"eviction"},
+        "disk": _COMMON | {"eviction", "durable"},
+        "valkey": _COMMON | {"ttl", "prefix"},
+        "s3": _COMMON | {"endpoint", "region"},
+    }
+)
+
+
+class TierSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One tier: `where` is a folder or an address. `bandwidth` (bytes/s) and `latency` (seconds) put it behind a link of that
+    shape, for experiments."""
+
+    kind: str
+    where: str = ""
+    capacity_bytes: int = 0
+    eviction: str = "lru"
+    durable: bool = True
+    ttl_s: float | None = 86_400.0
+    prefix: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    bandwidth: float | None = None
+    latency: float = 0.0
+
+
+def parse_tier(text: str) -> TierSpec:
+    """Raises ValueError saying what is wrong with `text`."""
+    body, _, query = text.partition("?")
+    kind, _, rest = body.partition(":")
+    kind = "valkey" if kind in ("redis", "rediss", "valkeys") else kind
+    if kind not in _OPTIONS:
+        raise ValueError(f"{text!r} is no KV tier: write {FORMS}")
+    options = _options(kind, text, query)
+    if kind == "dram":
+        return TierSpec(kind=kind, capacity_bytes=_size(rest, text), **{"eviction": "arc", **options})
+    if kind == "disk":
+        folder, _, size = rest.rpartition(":")
+        if not folder:
+            raise ValueError(f"{text!r} does not say how much the folder may hold: write disk:FOLDER:SIZE, e.g. 10GiB")
+        return TierSpec(kind=kind, where=folder, capacity_bytes=_size(size, text), **options)
+    host, _, path = rest.removeprefix("//").partition("/")
+    if not rest.startswith("//") or not host:
+        raise ValueError(f"{text!r} names no {'bucket' if kind == 's3' else 'server'}: write {FORMS}")
+    if kind == "s3":
+        return TierSpec(kind=kind, where=f"s3://{host}", prefix=path.strip("/") or None, **options)
+    scheme = "rediss" if body.startswith(("rediss:", "valkeys:")) else "redis"
+    return TierSpec(kind=kind, where=f"{scheme}:{rest}", **options)
+
+
+def build_tiers(
+    specs: Sequence[TierSpec], clock: Clock, expected: Expected, timeout_s: float, group: int
+) -> list[Tier]:
+    """In the given order, fast to slow; of several of a kind, the later ones are numbered. Raises UsageError or Unavailable
+    for what cannot be had here."""
+    kinds = [spec.kind for spec in specs]
+    options = TierOptions(timeout_s=timeout_s, group=group)
+    tiers = []
+    for index, spec in enumerate(specs):
+        number = kinds[:index].count(spec.kind)
+        name = f"{spec.kind}{number + 1}" if number else spec.kind
+        tiers.append(Tier(name, _shaped(spec, _MEDIA[spec.kind](spec), clock), clock, options, expected))
+    return tiers
+
+
+def _dram(spec: TierSpec) -> Medium:
+    return DramMedium(POLICIES[spec.eviction](spec.capacity_bytes))
+
+
+def _disk(spec: TierSpec) -> Medium:
+    eviction = POLICIES[spec.eviction](spec.capacity_bytes)
+    return DiskMedium(Path(spec.where).expanduser(), eviction, DiskOptions(durable=spec.durable))
+
+
+def _valkey(spec: TierSpec) -> Medium:
+    from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions  # an extra
+
+    options = RemoteOptions(ttl_s=spec.ttl_s)
+    if spec.prefix is not None:
+        options = msgspec.structs.replace(options, prefix=spec.prefix)
+    return RemoteMedium(spec.where, options)
+
+
+def _s3(spec: TierSpec) -> Medium:
+    from netgain.serving.tiers.objects import ObjectsMedium, ObjectsOptions  # an extra
+
+    settings = {"endpoint": spec.endpoint, "region": spec.region}
+    options = ObjectsOptions(
+        settings={name: value for name, value in settings.items() if value is not None},
+        allow_http=(spec.endpoint or "").startswith("http://"),
+    )
+    if spec.prefix is not None:
+        options = msgspec.structs.replace(options, prefix=spec.prefix)
+    return ObjectsMedium(spec.where, options)
+
+
+_MEDIA: Mapping[str, Callable[[TierSpec], Medium]] = MappingProxyType(
+    {"dram": _dram, "disk": _disk, "valkey": _valkey, "s3": _s3}
+)
+
+
+def _shaped(spec: TierSpec, medium: Medium, clock: Clock) -> Medium:
+    if spec.bandwidth is None and not spec.latency:
+        return medium
+    rate = spec.bandwidth or 1e15
+    return ShapedMedium(medium, clock, ShapedLink(spec.latency, rate), ShapedLink(spec.latency, rate))
+
+
+def _options(kind: str, text: str, query: str) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in _OPTIONS[kind]:
+            known = ", ".join(sorted(_OPTIONS[kind]))
+            raise ValueError(f"{text!r}: a {kind} tier has no option {name!r}; it has {known}")
+        if name == "bandwidth":
+            values[name] = float(_size(value.removesuffix("/s"), text))
+        elif name in ("latency", "ttl"):
+            seconds = _seconds(value, text)
+            values["ttl_s" if name == "ttl" else name] = seconds or (None if name == "ttl" else 0.0)
+        elif name == "eviction":
+            if value not in POLICIES:
+                raise ValueError(f"{text!r}: eviction is {' or '.join(POLICIES)}, not {value!r}")
+            values[name] = value
+        elif name == "durable":
+            if value not in ("true", "false"):
+                raise ValueError(f"{text!r}: durable is true or false, not {value!r}")
+            values[name] = value == "true"
+        else:
+            values[name] = value
+    return values
+
+
+def _size(text: str, whole: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text.strip(), re.IGNORECASE)
+    size = round(float(found[1]) * _UNITS.get(found[2].upper(), 0)) if found else 0
+    if size < 1:
+        raise ValueError(f"{whole!r}: {text!r} is no size; write for example 512MiB, 2GiB or 10GB")
+    return size
+
+
+def _seconds(text: str, whole: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)?", text.strip())
+    if not found:
+        raise ValueError(f"{whole!r}: {text!r} is no time; write for example 500us, 2ms or 3600s")
+    return float(found[1]) * _TIMES[found[2] or "s"]

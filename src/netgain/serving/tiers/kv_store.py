@@ -1,0 +1,149 @@
+"""KV blocks in and out of tiers: the one place where a block's bytes become stored objects, and where they come back."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from netgain.cost.link import LinkFit
+from netgain.ledger.clock import Clock
+from netgain.serving.tiers.medium import Data
+from netgain.serving.tiers.object import RAW, Expected, Part, Shape, StoredObject, opened, pack
+from netgain.serving.tiers.stack import Stack, StackStats
+
+Rows = npt.NDArray[np.uint8]
+
+
+class Plane(msgspec.Struct, frozen=True):
+    """One kind of bytes that every block has: `name` says of what (see Part.plane), `shape` how they lie."""
+
+    name: str
+    layers: int
+    shape: Shape
+
+    @property
+    def block_bytes(self) -> int:
+        return self.layers * self.shape.token_bytes * self.shape.block_tokens
+
+
+class Located(msgspec.Struct, frozen=True):
+    """`places[i]` is the tier that all planes of the i-th block can be had from (the slowest of theirs), None where one is
+    missing; `links` what loading from each tier costs now."""
+
+    places: tuple[int | None, ...]
+    links: tuple[LinkFit | None, ...]
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The bytes of each block, one view per plane; None where something is missing. `bytes` came in `seconds`."""
+
+    blocks: tuple[tuple[memoryview, ...] | None, ...]
+    bytes: int
+    seconds: float
+    links: tuple[LinkFit | None, ...]
+
+
+def expected(planes: Sequence[Plane]) -> Expected:
+    """What the tiers of a store with these planes should let through."""
+    first, *others = planes
+    return Expected(shape=first.shape, others={plane.name: plane.shape for plane in others})
+
+
+class KVStore:
+    """Blocks are addressed by their keys; `root` is the root of a request's chain of keys, which differs by tenant. All planes
+    of a block are stored, and it is loaded only with all of them. Called from the event loop of its stack, which it owns."""
+
+    def __init__(self, stack: Stack, planes: Sequence[Plane], clock: Clock) -> None:
+        self.planes = tuple(planes)
+        self._stack = stack
+        self._clock = clock
+
+    @property
+    def block_bytes(self) -> int:
+        return sum(plane.block_bytes for plane in self.planes)
+
+    @cached_property
+    def object_bytes(self) -> int:
+        """What a block takes in tiers, headers included."""
+        nothing = bytes(32)
+        return sum(
+            len(_packed(nothing, nothing, plane, np.zeros(plane.block_bytes, np.uint8))[1]) for plane in self.planes
+        )
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """Their names, fast to slow."""
+        return tuple(tier.name for tier in self._stack.tiers)
+
+    def put(
+        self, root: bytes, keys: Sequence[bytes], planes: Sequence[Rows], faster_than: Sequence[int | None]
+    ) -> None:
+        """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `faster_than[i]` is the tier that has the i-th
+        already."""
+        for plane, rows in zip(self.planes, planes, strict=True):
+            for key, row, tier in zip(keys, rows, faster_than, strict=True):
+                self._stack.offer(*_packed(root, key, plane, row), faster_than=tier)
+
+    async def locate(self, keys: Sequence[bytes]) -> Located:
+        """Where each block is, as far as the tiers say."""
+        places: list[int | None] = [0] * len(keys)
+        for plane in self.planes:
+            there = await self._stack.locate([_part(key, plane).address() for key in keys])
+            places = [None if a is None or b is None else max(a, b) for a, b in zip(places, there, strict=True)]
+        return Located(tuple(places), tuple(self._stack.links()))
+
+    async def load(self, root: bytes, keys: Sequence[bytes], within_s: float | None = None) -> Loaded:
+        """The blocks under `keys`, waiting at most `within_s` in all."""
+        started_s = self._clock.now()
+        addresses = [_part(key, plane).address() for plane in self.planes for key in keys]
+        found = await self._stack.load(addresses, within_s)
+        parts = [
+            None if data is None else _unpacked(root, plane, data)
+            for plane, of_plane in zip(self.planes, _chunks(found, len(keys)), strict=True)
+            for data in of_plane
+        ]
+        blocks = tuple(_whole(block) for block in zip(*_chunks(parts, len(keys)), strict=True))
+        size = sum(len(part) for part in parts if part is not None)
+        return Loaded(blocks, size, self._clock.now() - started_s, tuple(self._stack.links()))
+
+    def stats(self) -> StackStats:
+        return self._stack.stats()
+
+    async def settle(self) -> None:
+        """Return when everything that was put is stored, or could not be."""
+        await self._stack.settle()
+
+    async def close(self) -> None:
+        await self._stack.close()
+
+
+def _part(key: bytes, plane: Plane) -> Part:
+    return Part(key=key, first_layer=0, layers=plane.layers, plane=plane.name)
+
+
+def _packed(root: bytes, key: bytes, plane: Plane, row: Rows) -> tuple[bytes, bytes]:
+    """Address and bytes of one plane of one block: whatever is done to KV before it is stored is done here."""
+    part = _part(key, plane)
+    stored = StoredObject(
+        part=part, root=root, shape=plane.shape, tokens=plane.shape.block_tokens, codec=RAW, payload=row.data
+    )
+    return part.address(), pack(stored)
+
+
+def _unpacked(root: bytes, plane: Plane, data: Data) -> memoryview | None:
+    """The reverse, of bytes that a tier has checked; None where they are of no use."""
+    stored = opened(data)
+    if stored.root != root or stored.tokens != plane.shape.block_tokens:
+        return None
+    return memoryview(stored.payload)
+
+
+def _chunks(items: "Sequence[memoryview | Data | None]", size: int) -> "Iterator[Sequence[memoryview | Data | None]]":
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _whole(block: "tuple[memoryview | Data | None, ...]") -> tuple[memoryview, ...] | None:
+    parts = tuple(memoryview(part) for part in block if part is not None)
+    return parts if len(parts) == len(block) else None

@@ -1,0 +1,483 @@
+"""KV that comes back from tiers is the KV that was computed, nobody else waits for it, and faults cost time only."""
+
+import asyncio
+import random
+
+import pytest
+
+from netgain.cost.link import ShapedLink
+from netgain.cost.step_cost import StepCost, StepPoint
+from netgain.ledger.clock import VirtualClock, WallClock
+from netgain.ledger.collector import Collector
+from netgain.ledger.records import HandoffKind
+from netgain.ledger.stage import Stage
+from netgain.serving.blocks.keys import Namespace
+from netgain.serving.blocks.pool import BlockPool
+from netgain.serving.engine.engine import Engine
+from netgain.serving.engine.prefill_cost import PrefillCost
+from netgain.serving.engine.request import Request, SamplingParams
+from netgain.serving.engine.scheduler import Scheduler
+from netgain.serving.engine.tiering import Tiering, TieringOptions
+from netgain.serving.speculation.ngram import NgramProposer
+from netgain.serving.speculation.verify import CoupledVerifier
+from netgain.serving.tiers.dram import DramMedium
+from netgain.serving.tiers.eviction import LRU
+from netgain.serving.tiers.kv_store import KVStore, expected
+from netgain.serving.tiers.medium import Fault, FaultKind
+from netgain.serving.tiers.runner import OwnThread, SameLoop
+from netgain.serving.tiers.shaped import ShapedMedium
+from netgain.serving.tiers.stack import Stack
+from netgain.serving.tiers.tier import Tier, TierOptions
+from tests.serving.engine.recall_executor import RecallExecutor, RecallMemory, continuation
+
+VOCAB = 17
+BLOCK = 4
+NAMESPACE = Namespace(weights="w", tokenizer="t", rope="r", kv_dtype="int32", numerics="n")
+STEP_S = 1.0
+
+
+class Timed(RecallExecutor):
+    """Takes `step_s` of the clock per step and `token_s` per token."""
+
+    def __init__(self, clock, step_s, token_s, *arguments) -> None:
+        super().__init__(*arguments)
+        self._clock, self._step_s, self._token_s = clock, step_s, token_s
+
+    async def execute(self, batch):
+        if self._step_s or self._token_s:
+            await self._clock.sleep(self._step_s + self._token_s * batch.tokens)
+        return await super().execute(batch)
+
+
+class Bad(DramMedium):
+    """Loses, spoils, delays and refuses, each as often as asked."""
+
+    def __init__(self, clock, seed: int, rate: float) -> None:
+        super().__init__(LRU(1 << 20))
+        self._clock, self._random, self._rate = clock, random.Random(seed), rate
+
+    async def read(self, keys):
+        found = await super().read(keys)
+        if self._random.random() < self._rate:
+            await self._clock.sleep(self._random.choice([0.001, 0.01, 0.1]))
+        if self._random.random() < self._rate / 4:
+            raise Fault(FaultKind.ERROR, "the medium is not well")
+        return [None if data is None else self._touched(bytes(data)) for data in found]
+
+    def _touched(self, data: bytes) -> bytes | None:
+        if self._random.random() >= self._rate:
+            return data
+        match self._random.randrange(3):
+            case 0:
+                return None
+            case 1:
+                return data[: self._random.randrange(len(data))]
+        place = self._random.randrange(len(data))
+        return data[:place] + bytes([data[place] ^ (1 << self._random.randrange(8))]) + data[place + 1 :]
+
+
+def make_engine(
+    clock,
+    medium=None,
+    *,
+    runner=None,
+    blocks=64,
+    budget=64,
+    running=8,
+    k=0,
+    step_s=0.0,
+    token_s=0.0,
+    cost=None,
+    caching_tiers=(),
+    timeout_s=60.0,
+    collector=None,
+    **options,
+) -> Engine:
+    executor = Timed(clock, step_s, token_s, blocks, BLOCK, VOCAB)
+    memory = RecallMemory(executor, BLOCK)
+    scheduler = Scheduler(
+        BlockPool(blocks),
+        clock,
+        block_tokens=BLOCK,
+        max_batch_tokens=budget,
+        max_running=running,
+        max_waiting=64,
+        max_length=300,
+    )
+    media = [DramMedium(LRU(1 << 20)) if medium is None else medium, *caching_tiers]
+    tier_options = TierOptions(group=4, timeout_s=timeout_s, open_s=0.01)
+    tiers = [Tier(f"tier{index}", one, clock, tier_options, expected(memory.planes)) for index, one in enumerate(media)]
+    collector = collector or Collector()
+    tiering = Tiering(
+        KVStore(Stack(tiers, clock), memory.planes, clock),
+        memory,
+        scheduler,
+        clock,
+        collector,
+        runner or SameLoop(),
+        PrefillCost(lambda: cost, budget),
+        TieringOptions(group=4, **{"lookup_s": 10.0, **options}),
+    )
+    return Engine(
+        executor=executor,
+        scheduler=scheduler,
+        namespace=NAMESPACE,
+        clock=clock,
+        collector=collector,
+        vocab_size=VOCAB,
+        eos_ids=frozenset(),
+        proposer=NgramProposer(k=k, lookup_min=1, lookup_max=3) if k else None,
+        verifier=CoupledVerifier() if k else None,
+        max_drafts=k,
+        tiering=tiering,
+    )
+
+
+def request(name: str, prompt, max_tokens=6, **fields) -> Request:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+    return Request(id=name, prompt=tuple(prompt), sampling=sampling, **fields)
+
+
+def text(seed: int, length: int) -> tuple[int, ...]:
+    draw = random.Random(seed)
+    return tuple(draw.randrange(VOCAB) for _ in range(length))
+
+
+class Served:
+    """Drives an engine and keeps what it said."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.tokens: dict[str, list[int]] = {}
+        self.last: dict = {}
+        self.ended_s: dict[str, float] = {}
+
+    async def step(self) -> None:
+        for output in await self.engine.step():
+            self.tokens.setdefault(output.request_id, []).extend(output.tokens)
+            if output.finish_reason:
+                self.last[output.request_id] = output
+                self.ended_s[output.request_id] = self.engine._clock.now()
+        self.engine.check()
+        await asyncio.sleep(0)
+
+    async def run(self, *requests: Request) -> None:
+        for one in requests:
+            self.engine.submit(one)
+        turns = 0
+        while self.engine.has_work:
+            await self.step()
+            turns += 1
+            assert turns < 50_000, "the engine does not come to an end"
+
+    async def settle(self) -> None:
+        """Everything is stored, and nothing is left on the device."""
+        await self.engine._tiering._store.settle()
+        assert self.engine.scheduler.pool.available == self.engine.scheduler.pool.blocks
+        self.engine.scheduler.pool.clear_cache()
+
+    def kv(self, name: str):
+        return self.last[name].trace.kv
+
+    def right(self, one: Request) -> bool:
+        assert self.last[one.id].error is None
+        return tuple(self.tokens[one.id]) == continuation(one.prompt, one.sampling.max_tokens, VOCAB)
+
+
+def on_virtual_time(engine: Engine, main) -> Served:
+    served = Served(engine)
+
+    async def whole() -> None:
+        await engine._clock.run(asyncio.ensure_future(main(served)))
+
+    asyncio.run(whole())
+    return served
+
+
+def shaped(clock, latency_s: float, bytes_per_s: float) -> ShapedMedium:
+    return ShapedMedium(
+        DramMedium(LRU(1 << 20)), clock, ShapedLink(latency_s, bytes_per_s), ShapedLink(0.0, float("1e12"))
+    )
+
+
+def curve(token_s: float) -> StepCost:
+    return StepCost(
+        points=tuple(
+            StepPoint(batch=1, tokens=tokens, context=context, seconds=token_s * tokens)
+            for tokens in (1, 256)
+            for context in (0, 256)
+        )
+    )
+
+
+async def test_a_prefix_that_comes_back_gives_the_same_tokens() -> None:
+    served = Served(make_engine(WallClock(), policy="always"))
+    one, again = request("one", text(1, 30)), request("again", text(1, 30))
+    await served.run(one)
+    await served.settle()
+    steps = served.engine.executor.tokens
+    await served.run(again)
+    assert served.right(one)
+    assert served.right(again)
+    trace = served.last["again"].trace
+    assert (trace.cached_tokens, trace.kv.loaded_tokens) == (28, 28)
+    assert served.engine.executor.tokens - steps == 2 + 5, "only what was not loaded is computed"
+
+
+def test_on_a_thread_of_its_own() -> None:
+    engine = make_engine(WallClock(), runner=OwnThread(), policy="always")
+    served = Served(engine)
+    asyncio.run(served.run(request("one", text(1, 30))))
+    answered = engine._tiering._runner.ask(lambda: None, 5.0)
+    assert answered is None
+    for _ in range(200):
+        if engine.tier_counters()["tier_stored_bytes/tier0"]:
+            break
+        asyncio.run(asyncio.sleep(0.01))
+    engine.scheduler.pool.clear_cache()
+    asyncio.run(served.run(request("again", text(1, 30))))
+    assert served.kv("again").loaded_tokens == 28
+    assert served.right(request("again", text(1, 30)))
+    engine.close()
+    engine.close()
+
+
+def test_running_requests_go_on_while_another_loads() -> None:
+    clock = VirtualClock()
+    engine = make_engine(clock, shaped(clock, 5.0, 1e12), step_s=STEP_S, policy="always")
+
+    async def main(served: Served) -> None:
+        await served.run(request("first", text(1, 30)))
+        await served.settle()
+        begun_s = clock.now()
+        await served.run(request("loads", text(1, 30), 2), request("decodes", text(2, 4), 6))
+        assert served.ended_s["decodes"] - begun_s == pytest.approx(6 * STEP_S)
+        assert served.ended_s["loads"] - begun_s > 10.0
+        stages = {interval.stage for interval in served.last["loads"].trace.intervals}
+        assert {Stage.CACHE_LOOKUP, Stage.KV_LOAD, Stage.PREFILL, Stage.DECODE} <= stages
+        assert served.right(request("loads", text(1, 30), 2))
+
+    on_virtual_time(engine, main)
+
+
+def test_a_lookup_that_lasts_holds_up_nobody_behind_it() -> None:
+    clock = VirtualClock()
+    engine = make_engine(clock, shaped(clock, 3.0, 1e12), step_s=STEP_S, policy="always", lookup_s=10.0, running=1)
+
+    async def main(served: Served) -> None:
+        await served.run(request("asks", text(1, 30), 2), request("short", text(2, 3), 2))
+        assert list(served.ended_s) == ["short", "asks"]
+
+    on_virtual_time(engine, main)
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+    clock = VirtualClock()
+    engine = make_engine(clock, shaped(clock, 1e6, 1e12), step_s=STEP_S, lookup_s=2.0)
+
+    async def main(served: Served) -> None:
+        await served.run(request("asks", text(1, 30), 2))
+        assert clock.now() <= 2.0 + 2 * STEP_S
+        assert served.kv("asks").why == "no_answer"
+        assert served.right(request("asks", text(1, 30), 2))
+
+    on_virtual_time(engine, main)
+
+
+def test_a_load_that_does_not_come_is_computed_and_what_came_is_used() -> None:
+    """sgl-project/sglang#30321: a prefix was committed whose second half had not come; only what came is."""
+    clock = VirtualClock()
+    medium = shaped(clock, 0.0, 64.0)  # four blocks, 64 bytes of KV and their headers, take seconds
+    engine = make_engine(clock, medium, step_s=STEP_S, policy="always", load_s=30.0)
+
+    async def main(served: Served) -> None:
+        await served.run(request("first", text(1, 90)))
+        await served.settle()
+        begun_s = clock.now()
+        await served.run(request("late", text(1, 90), 2))
+        kv = served.kv("late")
+        assert kv.failed
+        assert 0 < kv.loaded_tokens < kv.chosen_tokens == 88
+        assert clock.now() - begun_s <= 30.0 + 4 * STEP_S
+        assert served.right(request("late", text(1, 90), 2))
+
+    on_virtual_time(engine, main)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_a_request_given_up_while_it_loads_gives_everything_back(turns: int) -> None:
+    """LMCache/LMCache#1034: what was found and never loaded stayed pinned."""
+    clock = VirtualClock()
+    engine = make_engine(clock, shaped(clock, 1.5, 1e12), step_s=STEP_S, policy="always")
+
+    async def main(served: Served) -> None:
+        await served.run(request("first", text(1, 30)))
+        await served.settle()
+        engine.submit(request("gone", text(1, 30)))
+        engine.submit(request("stays", text(2, 9), 9))
+        for _ in range(turns):
+            await served.step()
+        assert engine.abort("gone")
+        engine.check()
+        await served.run()
+        assert served.last["gone"].finish_reason == "abort"
+        assert served.right(request("stays", text(2, 9), 9))
+        await served.settle()
+        await served.run(
+            request("gone", text(1, 30))
+        )  # the name is free, and late arrivals of the first one are nobody's
+        assert served.right(request("gone", text(1, 30)))
+
+    on_virtual_time(engine, main)
+
+
+def test_two_requests_of_one_prefix_load_it_once() -> None:
+    clock = VirtualClock()
+    collector = Collector()
+    engine = make_engine(clock, shaped(clock, 1.0, 1e12), step_s=0.1, policy="always", collector=collector)
+
+    async def main(served: Served) -> None:
+        await served.run(request("first", text(1, 30)))
+        await served.settle()
+        await served.run(request("a", text(1, 30)), request("b", (*text(1, 28), 3)))
+        assert (served.kv("a").loaded_tokens, served.kv("b").loaded_tokens) == (28, 0)
+        assert served.last["b"].trace.cached_tokens == 28
+        assert served.right(request("a", text(1, 30)))
+        assert served.right(request("b", (*text(1, 28), 3)))
+
+    on_virtual_time(engine, main)
+    loads = [one for one in collector.handoffs if one.kind is HandoffKind.KV_TIER and one.target == "device"]
+    assert [(one.used_tokens, one.source, one.failed) for one in loads] == [(28, "tier0", False)]
+
+
+def test_prefetching_in_the_queue_hides_the_transfer() -> None:
+    clock = VirtualClock()
+    collector = Collector()
+    engine = make_engine(
+        clock, shaped(clock, 1.0, 1e12), step_s=STEP_S, policy="always", running=1, collector=collector
+    )
+
+    async def main(served: Served) -> None:
+        await served.run(request("first", text(1, 30)))
+        await served.settle()
+        await served.run(request("before", text(2, 5), 12), request("queued", text(1, 30)))
+        assert served.kv("queued").loaded_tokens == 28
+        assert served.kv("queued").waited_s == 0.0
+
+    on_virtual_time(engine, main)
+    (load,) = [one for one in collector.handoffs if one.kind is HandoffKind.KV_TIER and one.target == "device"]
+    assert load.hidden_s == pytest.approx(load.busy_s) and load.busy_s > 1.0  # noqa: PT018
+
+
+@pytest.mark.parametrize(("rate", "why"), [(1e5, "load"), (500.0, "compute")])
+def test_the_measured_policy_takes_what_is_sooner_and_says_so(rate: float, why: str) -> None:
+    """LMCache/LMCache#3641: loading took 2.5 times as long as computing would have."""
+    clock = VirtualClock()
+    token_s = 0.05
+    engine = make_engine(clock, shaped(clock, 0.001, rate), token_s=token_s, cost=curve(token_s))
+
+    async def main(served: Served) -> None:
+        for turn in range(3):
+            await served.run(request(f"{turn}", text(1, 90), 1))
+            await served.settle()
+        kv = served.kv("2")
+        assert kv.why == why
+        assert kv.full_s == pytest.approx(90 * token_s)
+        predicted = kv.warm_s if why == "load" else kv.full_s
+        assert kv.actual_s == pytest.approx(predicted, rel=0.15)
+        assert all(served.right(request(f"{turn}", text(1, 90), 1)) for turn in range(3))
+        # to learn that a link is slow costs at most one of its exchanges
+        assert (served.kv("1").loaded_tokens == 88) == (why == "load")
+
+    on_virtual_time(engine, main)
+
+
+def test_never_stores_and_loads_nothing() -> None:
+    clock = VirtualClock()
+    engine = make_engine(clock, policy="never")
+
+    async def main(served: Served) -> None:
+        await served.run(request("a", text(1, 30)))
+        await served.settle()
+        await served.run(request("b", text(1, 30)))
+        assert served.last["b"].trace.cached_tokens == 0
+        assert served.kv("b") is None
+        assert engine.tier_counters()["tier_stored_bytes/tier0"] > 0
+
+    on_virtual_time(engine, main)
+
+
+async def test_another_tenant_finds_nothing() -> None:
+    """LMCache/LMCache#2878: the salt separated the engine's own cache and not the external one."""
+    served = Served(make_engine(WallClock(), policy="always"))
+    await served.run(request("mine", text(1, 30), salt=b"a"))
+    await served.settle()
+    await served.run(request("yours", text(1, 30), salt=b"b"), request("again", text(1, 30), salt=b"a"))
+    assert served.kv("yours").found_tokens == 0
+    assert served.kv("again").loaded_tokens == 28
+
+
+async def test_what_is_in_a_slow_tier_is_stored_in_the_fast_one_only() -> None:
+    slow = DramMedium(LRU(1 << 20))
+    served = Served(make_engine(WallClock(), DramMedium(LRU(600)), caching_tiers=[slow], policy="always"))
+    await served.run(request("a", text(1, 60)))
+    await served.settle()
+    stored = served.engine.tier_counters()["tier_stored_bytes/tier1"]
+    await served.run(request("b", text(1, 60)))
+    await served.settle()
+    assert served.kv("b").loaded_tokens == 56
+    assert served.engine.tier_counters()["tier_stored_bytes/tier1"] - stored < 2 * stored / 10
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("thread", [False, True])
+def test_whatever_goes_wrong_no_token_is_wrong(seed: int, thread: bool) -> None:
+    """Shared prefixes over a pool that is far too small, chunks, preemptions, drafts, aborts, and a tier that loses, spoils and
+    delays what it is given: every answer is the one computed alone, and everything is given back. vllm-project/vllm#31210: wrong
+    text from an offloaded cache, under concurrency only."""
+    draw = random.Random(seed)
+    clock = WallClock()
+    engine = make_engine(
+        clock,
+        Bad(clock, seed, draw.choice([0.0, 0.1, 0.4])),
+        runner=OwnThread() if thread else None,
+        blocks=draw.choice([26, 40, 80]),
+        budget=draw.choice([7, 16, 64]),
+        running=draw.choice([2, 5]),
+        k=draw.choice([0, 3]),
+        policy=draw.choice(["always", "measured"]),
+        cost=draw.choice([None, curve(0.001)]),
+        timeout_s=0.05,
+        lookup_s=0.2,
+        ahead_bytes=draw.choice([0, 200, 1 << 20]),
+    )
+    served = Served(engine)
+    requests = {}
+
+    async def main() -> None:
+        for number in range(24):
+            length = draw.randrange(1, 60)
+            prompt = (*text(draw.randrange(3), length), *text(100 + number, draw.randrange(0, 9)))
+            one = request(f"r{number}", prompt, draw.randrange(1, 24))
+            requests[one.id] = one
+            engine.submit(one)
+            for _ in range(draw.randrange(0, 6)):
+                if engine.has_work:
+                    await served.step()
+            if draw.random() < 0.15:
+                engine.abort(draw.choice(list(requests)))
+            if draw.random() < 0.3:
+                engine.scheduler.pool.clear_cache()
+        await served.run()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert served.last.keys() == requests.keys()
+    for one in requests.values():
+        if served.last[one.id].finish_reason == "abort":
+            wanted = continuation(one.prompt, len(served.tokens[one.id]), VOCAB)
+            assert tuple(served.tokens[one.id]) == wanted
+        else:
+            assert served.right(one), one.id
+    assert engine.scheduler.pool.available == engine.scheduler.pool.blocks
+    assert engine._tiering._ahead_bytes == 0
+    engine.close()
