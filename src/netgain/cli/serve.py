@@ -90,6 +90,9 @@ def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
         if info["draft"]
         else ""
     )
+    tiers = (
+        f"KV beyond the device: {', '.join(info['kv_tiers'])}; policy {info['kv_policy']}\n" if info["kv_tiers"] else ""
+    )
     access = (
         "no API key is asked for"
         if keys is None
@@ -100,6 +103,7 @@ def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
         f"{count(info['threads'], 'thread')}\n"
         + "".join(f"note: {info[name]}\n" for name in ("model_note", "settings_note") if info[name])
         + drafts
+        + tiers
         + f"KV cache: {capacity} of {info['kv_dtype']}; up to {info['max_length']:,} per request; {access}\n"
         f"serving at {url}/v1",
         flush=True,

@@ -14,10 +14,11 @@ from netgain.ledger.stage import Stage
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.engine import Engine
+from netgain.serving.engine.kv_load import TieringOptions
 from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.request import Request, SamplingParams
 from netgain.serving.engine.scheduler import Scheduler
-from netgain.serving.engine.tiering import Tiering, TieringOptions
+from netgain.serving.engine.tiering import Tiering
 from netgain.serving.speculation.ngram import NgramProposer
 from netgain.serving.speculation.verify import CoupledVerifier
 from netgain.serving.tiers.dram import DramMedium

@@ -20,7 +20,8 @@ import transformers
 from netgain.errors import UsageError
 from netgain.ledger.clock import WallClock
 from netgain.serving.engine.request import SamplingParams
-from netgain.serving.runtime.config import EngineConfig, KVTierSettings
+from netgain.serving.runtime.config import EngineConfig
+from netgain.serving.runtime.kv_settings import KVTierSettings
 from netgain.serving.runtime.llm import LLM
 from netgain.serving.runtime.tier_specs import build_tiers, parse_tier
 from netgain.serving.tiers.object import Expected, Shape

@@ -3,6 +3,7 @@
 import math
 
 from netgain.errors import RequestRejected
+from netgain.serving.engine.grammar import Constraint, Grammars
 from netgain.serving.engine.request import Request
 from netgain.serving.engine.sampling import validate
 
@@ -29,3 +30,19 @@ def check_request(request: Request, vocab_size: int) -> None:
             f"values, the limit is {MAX_PROMPT_LOGPROBS}: lower prompt_logprobs or shorten the prompt",
             "prompt_logprobs",
         )
+
+
+def stop_ids_of(request: Request, eos_ids: frozenset[int]) -> frozenset[int]:
+    """The tokens that end its answer."""
+    eos = frozenset() if request.sampling.ignore_eos else eos_ids
+    return eos | frozenset(request.sampling.stop_token_ids)
+
+
+def constraint_of(request: Request, stop_ids: frozenset[int], grammars: Grammars | None) -> Constraint | None:
+    """What its grammar allows; None where there is none. Raises RequestRejected."""
+    grammar = request.sampling.grammar
+    if grammar is None:
+        return None
+    if grammars is None:
+        raise RequestRejected("this engine was built without a vocabulary, so it cannot follow grammars", "grammar")
+    return grammars.start(grammar, stop_ids)

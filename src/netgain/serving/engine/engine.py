@@ -1,8 +1,6 @@
 """The step loop: draft, schedule, execute, verify, commit; it keeps the tokens and writes down where the time went."""
 
 import math
-from collections.abc import Sequence as Tokens
-from heapq import heappop, heappush
 
 import msgspec
 
@@ -13,19 +11,20 @@ from netgain.ledger.collector import Collector
 from netgain.ledger.stage import Stage
 from netgain.serving.blocks.keys import KeyChain, Namespace
 from netgain.serving.engine.accounts import Accounts, Committed, StepStamps
-from netgain.serving.engine.admission import check_request
+from netgain.serving.engine.admission import check_request, constraint_of, stop_ids_of
 from netgain.serving.engine.answer import committed_logprobs
 from netgain.serving.engine.batch import Batch, SegmentResult, StepResult
+from netgain.serving.engine.deadlines import Deadlines
 from netgain.serving.engine.drafting import NO_DRAFT, AsManyAsAllowed, Drafting
 from netgain.serving.engine.finish import drafts_kept, truncate
 from netgain.serving.engine.generation import Generation
-from netgain.serving.engine.grammar import Constraint, Grammars, Masks
+from netgain.serving.engine.grammar import Grammars, Masks
 from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.noise import PositionNoise
 from netgain.serving.engine.protocols import Draft, DraftControl, Executor, Proposer, Target, Verifier
 from netgain.serving.engine.request import EngineStats, Output, Request
-from netgain.serving.engine.scheduler import Scheduler, StepPlan, Work
-from netgain.serving.engine.segments import segment_of
+from netgain.serving.engine.scheduler import Scheduler, Work
+from netgain.serving.engine.segments import masks_of, segment_of
 from netgain.serving.engine.sequence import Sequence, SequenceState
 from netgain.serving.engine.step_curve import StepCurve, step_limits
 from netgain.serving.engine.step_probe import DEFAULT_BATCH
@@ -81,7 +80,7 @@ class Engine:
         self._in_flight: frozenset[str] = frozenset()
         self._aborted: set[str] = set()
         self._outbox: list[Output] = []
-        self._deadlines: list[tuple[float, str]] = []  # a heap; those of requests that ended are dropped when due
+        self._deadlines = Deadlines()
 
     @property
     def has_work(self) -> bool:
@@ -114,14 +113,14 @@ class Engine:
             priority=request.priority,
             to_score=0 if request.sampling.prompt_logprobs is None else length - 1,
         )
-        stop_ids = self._stop_ids(request)
-        constraint = self._constraint(request, stop_ids)
+        stop_ids = stop_ids_of(request, self._eos_ids)
+        constraint = constraint_of(request, stop_ids, self._grammars)
         generation = Generation(request, sequence, chain, stop_ids, constraint)
         self.scheduler.add(sequence)
         self._generations[request.id] = generation
         self._constrained += constraint is not None
         if request.deadline_s is not None:
-            heappush(self._deadlines, (request.deadline_s, request.id))
+            self._deadlines.add(request.deadline_s, request.id)
         generation.timeline.add(Stage.CACHE_LOOKUP, start_s, self._clock.now())
         if self._tiering is not None:
             self._tiering.asked(generation)
@@ -141,10 +140,11 @@ class Engine:
         """One turn of the loop: what was committed and what ended since the last turn; [] when there is nothing to do. Where
         every request waits for KV tiers, the turn lasts until something happens, or `interrupt`."""
         started_s = self._clock.now()
-        if self._deadlines and self._deadlines[0][0] <= started_s:
+        if self._deadlines.next_s <= started_s:
             self._expire(started_s)
         if self._tiering is not None:
-            self._tiering.turn(started_s)
+            await self._tiering.answers()
+            self._tiering.turn(self._clock.now())
             started_s = self._clock.now()
         drafting = self._drafting
         drafts = drafting.before_schedule(self.scheduler.running, self._generations) if drafting else {}
@@ -160,7 +160,9 @@ class Engine:
             ready_s = self._clock.now() if drafts else scheduled_s
         result = StepResult(())
         if plan.work:
-            masks = self._masks(plan.work, drafts) if self._constrained else {}
+            masks: dict[str, Masks] = {}
+            if self._constrained and self._grammars is not None:
+                masks = masks_of(plan.work, drafts, self._generations, self._grammars)
             needs_laws = drafting is not None and drafting.verifier.needs_laws
             segments = tuple(
                 segment_of(
@@ -186,9 +188,9 @@ class Engine:
         for work, part in zip(plan.work, committed, strict=True):
             self._report(self._generations[work.sequence.id], part)
         if self._tiering is not None:
-            self._learn_prefill(plan, executed_s - ready_s)
+            self._tiering.computed(plan, executed_s - ready_s)
             if not plan.work and not self._outbox and self._tiering.waits:
-                await self._tiering.wait(self._deadlines[0][0] if self._deadlines else math.inf)
+                await self._tiering.wait(self._deadlines.next_s)
                 self._accounts.nothing_runs()
         if not self._generations:
             self._accounts.nothing_runs()
@@ -255,42 +257,12 @@ class Engine:
         """Of the KV tiers, cumulative; `name/tier` where they belong to one. From any thread."""
         return {} if self._tiering is None else self._tiering.counters()
 
-    def _learn_prefill(self, plan: StepPlan, seconds: float) -> None:
-        if len(plan.work) == 1 and plan.work[0].prefill and self._tiering is not None:
-            work = plan.work[0]
-            self._tiering.cost.observed(work.count, work.start, seconds)
-
-    def _stop_ids(self, request: Request) -> frozenset[int]:
-        eos = frozenset() if request.sampling.ignore_eos else self._eos_ids
-        return eos | frozenset(request.sampling.stop_token_ids)
-
-    def _constraint(self, request: Request, stop_ids: frozenset[int]) -> Constraint | None:
-        grammar = request.sampling.grammar
-        if grammar is None:
-            return None
-        if self._grammars is None:
-            raise RequestRejected("this engine was built without a vocabulary, so it cannot follow grammars", "grammar")
-        return self._grammars.start(grammar, stop_ids)
-
     def _expire(self, now_s: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            _, request_id = heappop(self._deadlines)
+        for request_id in self._deadlines.due(now_s):
             generation = self._generations.get(request_id)
             # the id may belong to a later request by now
             if generation is not None and (generation.request.deadline_s or math.inf) <= now_s:
                 self._end(generation, "deadline")
-
-    def _masks(self, plan: Tokens[Work], drafts: dict[str, Draft]) -> dict[str, Masks]:
-        """The allowed tokens of every row that chooses under a grammar, by request."""
-        assert self._grammars is not None
-        jobs = {}
-        for work in plan:
-            generation = self._generations[work.sequence.id]
-            if work.samples and generation.constraint is not None and generation.history is not None:
-                drafted = drafts[work.sequence.id].tokens[: work.drafts] if work.drafts else ()
-                unwelcome = generation.history.banned_rows(1 + work.drafts)
-                jobs[work.sequence.id] = (generation.constraint, drafted, unwelcome)
-        return dict(zip(jobs, self._grammars.masks(tuple(jobs.values())), strict=True)) if jobs else {}
 
     async def _execute(self, batch: Batch) -> StepResult:
         self._in_flight = frozenset(segment.request_id for segment in batch.segments)
@@ -342,19 +314,8 @@ class Engine:
             self._end(generation, generation.finish_reason, part)
         elif generation.request.id in self._aborted:
             self._end(generation, "abort", part)
-        elif not part.tokens:
-            return
-        elif generation.request.sampling.logprobs is None and generation.request.sampling.prompt_logprobs is None:
-            self._outbox.append(Output(request_id=generation.request.id, tokens=part.tokens))
-        else:
-            self._outbox.append(
-                Output(
-                    request_id=generation.request.id,
-                    tokens=part.tokens,
-                    logprobs=part.logprobs,
-                    prompt_logprobs=generation.take_prompt_logprobs(),
-                )
-            )
+        elif part.tokens:
+            self._outbox.append(generation.output(part.tokens, part.logprobs))
 
     def _end(self, generation: Generation, reason: str, part: Committed = NOTHING) -> None:
         """Give everything back and queue the last output, with the trace."""

@@ -9,7 +9,7 @@ from netgain.serving.blocks.keys import KeyChain
 from netgain.serving.engine.edits import History, needs_history
 from netgain.serving.engine.grammar import Constraint
 from netgain.serving.engine.logprobs import Scores
-from netgain.serving.engine.request import Request, TokenLogprobs
+from netgain.serving.engine.request import Output, Request, TokenLogprobs
 from netgain.serving.engine.sequence import Sequence
 
 
@@ -111,6 +111,17 @@ class Generation:
         else:
             self.own_s += share.own_s
             self.stall_s += share.stall_s
+
+    def output(self, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]) -> Output:
+        """What a step committed, for who asked."""
+        if self.request.sampling.logprobs is None and self.request.sampling.prompt_logprobs is None:
+            return Output(request_id=self.request.id, tokens=tokens)
+        return Output(
+            request_id=self.request.id,
+            tokens=tokens,
+            logprobs=logprobs,
+            prompt_logprobs=self.take_prompt_logprobs(),
+        )
 
     def trace(self) -> EngineTrace:
         """What is known at the end; call before the scheduler finishes the sequence."""

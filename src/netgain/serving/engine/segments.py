@@ -1,11 +1,14 @@
 """From planned work to what an executor gets."""
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from netgain.ledger.stage import Stage
 from netgain.serving.engine.batch import Segment
 from netgain.serving.engine.generation import Generation
-from netgain.serving.engine.grammar import Masks
+from netgain.serving.engine.grammar import Grammars, Masks
+from netgain.serving.engine.protocols import Draft
 from netgain.serving.engine.scheduler import Work
 
 
@@ -37,3 +40,17 @@ def segment_of(
         scored=tuple(generation.to_score(work.scored_from, work.scored)),
         scored_from=work.scored_from - work.start,
     )
+
+
+def masks_of(
+    plan: Sequence[Work], drafts: Mapping[str, Draft], generations: Mapping[str, Generation], grammars: Grammars
+) -> dict[str, Masks]:
+    """The allowed tokens of every row that chooses under a grammar, by request."""
+    jobs = {}
+    for work in plan:
+        generation = generations[work.sequence.id]
+        if work.samples and generation.constraint is not None and generation.history is not None:
+            drafted = drafts[work.sequence.id].tokens[: work.drafts] if work.drafts else ()
+            unwelcome = generation.history.banned_rows(1 + work.drafts)
+            jobs[work.sequence.id] = (generation.constraint, drafted, unwelcome)
+    return dict(zip(jobs, grammars.masks(tuple(jobs.values())), strict=True)) if jobs else {}

@@ -34,6 +34,7 @@ from netgain.serving.runtime.build_tiering import build_tiering
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings, StepCostSettings
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
 from netgain.serving.runtime.heap import give_back_freed_memory
+from netgain.serving.runtime.tier_specs import shown
 from netgain.serving.runtime.torch_executor import TorchExecutor
 from netgain.serving.speculation.registry import (
     ControlOptions,
@@ -260,7 +261,7 @@ def build_engine(
         head_ops=loaded.head_ops,
         windowed=any(window is not None and window < max_length for window in model.windows),
         step_cost=_described(step_curve),
-        kv_tiers=list(config.kv.tiers),
+        kv_tiers=[shown(tier) for tier in config.kv.tiers],
         kv_policy=config.kv.policy,
         draft=draft.name if draft else None,
         draft_weight_bytes=draft_weight_bytes,

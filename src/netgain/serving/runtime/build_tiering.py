@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
+from netgain.serving.engine.kv_load import TieringOptions
 from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.protocols import BlockMemory
 from netgain.serving.engine.scheduler import Scheduler
-from netgain.serving.engine.tiering import Tiering, TieringOptions
-from netgain.serving.runtime.config import KVTierSettings
+from netgain.serving.engine.tiering import Tiering
+from netgain.serving.runtime.kv_settings import KVTierSettings
 from netgain.serving.runtime.tier_specs import build_tiers, parse_tier
 from netgain.serving.tiers.kv_store import KVStore, expected
 from netgain.serving.tiers.runner import OwnThread

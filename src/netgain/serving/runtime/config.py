@@ -1,29 +1,11 @@
 """The configuration tree of a server: one frozen pydantic model per concern. Files, `--set`, experiments and docs all read it."""
 
-import difflib
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from netgain.serving.runtime.tier_specs import parse_tier
-
-
-class Settings(BaseModel):
-    """Frozen, and closed: an unknown name is refused together with the nearest name that exists."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        for name in data:
-            if name not in cls.model_fields:
-                near = difflib.get_close_matches(str(name), cls.model_fields, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"valid names: {', '.join(cls.model_fields)}"
-                raise ValueError(f"unknown setting {str(name)!r}; {hint}")
-        return data
+from netgain.serving.runtime.kv_settings import KVTierSettings
+from netgain.serving.runtime.settings import Settings
 
 
 WeightType = Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"]
@@ -189,42 +171,6 @@ class StepCostSettings(Settings):
     margin: float = Field(
         default=0.25, gt=0, le=10, description="so far off may the median of recent steps be, as a share of the curve"
     )
-
-
-class KVTierSettings(Settings):
-    """KV beyond the device, stored off the step path and loaded where that is sooner than computing it again."""
-
-    tiers: tuple[str, ...] = Field(
-        default=(),
-        description="fast to slow: dram:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, s3://BUCKET/PREFIX (docs/kv-tiers.md)",
-    )
-    policy: Literal["measured", "always", "never"] = Field(
-        default="measured", description="load what is predicted to be sooner, whatever is found, or nothing"
-    )
-    lookup_s: float = Field(default=0.5, gt=0, le=60, description="longest wait of a request for where its KV is")
-    load_s: float = Field(default=10.0, gt=0, le=600, description="longest wait of a request for its KV")
-    timeout_s: float = Field(default=2.0, gt=0, le=60, description="longest exchange with a tier, of up to 16 objects")
-    ahead_bytes: int = Field(
-        default=256 << 20, ge=0, description="fetched at most for requests that are still in the queue"
-    )
-    queue_bytes: int = Field(
-        default=256 << 20, ge=1 << 20, description="waiting at most to be stored in a tier; more is not stored"
-    )
-    close_s: float = Field(
-        default=1.0, ge=0, le=60, description="so long the engine's end waits for what is still to be stored"
-    )
-
-    @field_validator("tiers", mode="before")
-    @classmethod
-    def _one_is_a_list_too(cls, tiers: Any) -> Any:
-        return (tiers,) if isinstance(tiers, str) else tiers
-
-    @field_validator("tiers")
-    @classmethod
-    def _tiers_can_be_read(cls, tiers: tuple[str, ...]) -> tuple[str, ...]:
-        for tier in tiers:
-            parse_tier(tier)
-        return tiers
 
 
 class EngineConfig(Settings):

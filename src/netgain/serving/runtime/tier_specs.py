@@ -73,6 +73,11 @@ def parse_tier(text: str) -> TierSpec:
     return TierSpec(kind=kind, where=f"{scheme}:{rest}", **options)
 
 
+def shown(tier: str) -> str:
+    """The tier as it may be shown to anybody: without the password of a server."""
+    return re.sub(r"//[^/@]*@", "//", tier)
+
+
 def build_tiers(
     specs: Sequence[TierSpec], clock: Clock, expected: Expected, timeout_s: float, group: int
 ) -> list[Tier]:

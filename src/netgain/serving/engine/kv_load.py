@@ -1,0 +1,91 @@
+"""What one request gets from tiers, from the question until its KV is in the pool; and the bounds on all of it."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+import msgspec
+
+from netgain.ledger.records import KVReuse
+from netgain.serving.engine.generation import Generation
+from netgain.serving.engine.sequence import Sequence as Queued
+
+
+class TieringOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`policy`: "measured" loads what is predicted to be sooner than computing it, "always" whatever is found, "never" nothing
+    (KV is stored all the same). `lookup_s` and `load_s` bound the waits of one request for an answer and for its KV; the
+    measured policy sets shorter ones. `ahead_bytes` may be fetched for requests that still wait in the queue, `room_bytes`
+    copied and not yet queued at the tiers. `group` blocks come in one exchange. `close_s`: so long the end waits for what
+    is still to be stored."""
+
+    policy: str = "measured"
+    lookup_s: float = 0.5
+    load_s: float = 10.0
+    ahead_bytes: int = 256 << 20
+    room_bytes: int = 128 << 20
+    group: int = 16
+    close_s: float = 1.0
+
+
+class Load:
+    """What one request gets from tiers. Blocks are numbered from `base`, how many the device had; `next` is the first that is
+    not in the pool yet, `end` where loading ends. `since_s`: the request waits for it."""
+
+    __slots__ = (
+        "arrived",
+        "base",
+        "begun_s",
+        "busy_s",
+        "bytes",
+        "cancelled",
+        "end",
+        "expected_s",
+        "first",
+        "generation",
+        "held_bytes",
+        "keys",
+        "next",
+        "over",
+        "places",
+        "since_s",
+        "until_s",
+    )
+
+    def __init__(self, generation: Generation, base: int, keys: Sequence[bytes], now_s: float, until_s: float) -> None:
+        self.generation = generation
+        self.base = base
+        self.keys = keys
+        self.begun_s = now_s
+        self.until_s = until_s
+        self.places: tuple[int, ...] = ()
+        self.arrived: list[tuple[memoryview, ...] | None] = []
+        self.first = self.next = self.end = 0
+        self.since_s: float | None = None
+        self.expected_s: float | None = None  # of loading, by the newest prediction
+        self.busy_s = 0.0
+        self.bytes = self.held_bytes = 0
+        self.over = False  # nothing more will come
+        self.cancelled = False  # nothing more is wanted; read by the job that fetches
+
+    @property
+    def sequence(self) -> Queued:
+        return self.generation.sequence
+
+    @property
+    def kv(self) -> KVReuse:
+        assert self.generation.kv is not None
+        return self.generation.kv
+
+    @property
+    def located(self) -> bool:
+        return bool(self.places)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing can be done for it before tiers answer."""
+        if self.since_s is None:
+            return not self.located
+        return not self.over and not self.ready()
+
+    def ready(self) -> int:
+        """How many blocks have come that can be placed."""
+        return sum(1 for _ in takewhile(lambda block: block is not None, self.arrived[self.next : self.end]))

@@ -1,0 +1,65 @@
+"""The exchanges with tiers, which run elsewhere and post what came of them. None of them raises."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from netgain.serving.engine.kv_load import Load, TieringOptions
+from netgain.serving.engine.mailbox import Mailbox
+from netgain.serving.tiers.kv_store import KVStore, Loaded, Located
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+async def locate(
+    store: KVStore, load: Load, mailbox: Mailbox, located: Callable[[Load, Located | None, float], None]
+) -> None:
+    """Where the blocks of `load` are; None where that could not be found out."""
+    mailbox.post(partial(located, load, await _harmless(store.locate(load.keys))))
+
+
+async def fetch(
+    store: KVStore,
+    load: Load,
+    first: int,
+    learns: bool,
+    options: TieringOptions,
+    mailbox: Mailbox,
+    arrived: Callable[[Load, int, Loaded | None, float], None],
+) -> None:
+    """The blocks from the one numbered `first` on, group by group, until something is missing or nothing more is wanted."""
+    while first < load.end and not load.cancelled:
+        # what a link costs is learnt from one block: its size against that of the groups tells latency from bandwidth
+        count = 1 if learns else min(options.group, load.end - first)
+        learns = False
+        keys = load.keys[first : first + count]
+        loaded = await _harmless(store.load(load.generation.chain.root, keys, options.load_s))
+        mailbox.post(partial(arrived, load, first, loaded))
+        if loaded is None or None in loaded.blocks:
+            return
+        first += count
+
+
+async def probe(store: KVStore, root: bytes, keys: Sequence[bytes], options: TieringOptions) -> None:
+    """Read, for nothing but the link's sake."""
+    await _harmless(store.load(root, keys, options.load_s))
+
+
+async def end(store: KVStore, within_s: float) -> None:
+    """Store what is queued, as far as that can be done in time, and close the tiers."""
+    try:
+        await asyncio.wait_for(store.settle(), within_s)
+    except TimeoutError:
+        _log.warning("KV that was still to be stored is lost: the tiers did not take it in time")
+    await store.close()
+
+
+async def _harmless(exchange: "Awaitable[T]") -> T | None:
+    try:
+        return await exchange
+    except Exception:
+        _log.exception("an exchange with the KV tiers failed")
+        return None

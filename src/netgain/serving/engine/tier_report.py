@@ -1,0 +1,62 @@
+"""What is written down about tiers: counters for metrics, and a handoff for every tier that a load came from."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from netgain.ledger.records import Handoff, HandoffKind
+from netgain.serving.engine.kv_load import Load
+from netgain.serving.tiers.kv_store import KVStore
+from netgain.serving.tiers.stack import StackStats
+
+
+def named_counters(stats: StackStats) -> Mapping[str, float]:
+    """Flat, `name/tier`; what is not known is left out."""
+    named: dict[str, float] = {}
+    for tier, dropped, promoted, queued in zip(
+        stats.tiers, stats.dropped, stats.promoted, stats.queued_bytes, strict=True
+    ):
+        values: dict[str, float | None] = {
+            "tier_hits": tier.hits,
+            "tier_misses": tier.misses,
+            "tier_loaded_bytes": tier.loaded.bytes,
+            "tier_loaded_s": tier.loaded.seconds,
+            "tier_stored_bytes": tier.stored.bytes,
+            "tier_stored_s": tier.stored.seconds,
+            "tier_refused": sum(tier.refused.values()),
+            "tier_unread": sum(tier.unread.values()),
+            "tier_unwritten": sum(tier.unwritten.values()) + dropped,
+            "tier_evictions": tier.usage.evictions,
+            "tier_promoted": promoted,
+            "tier_breaker_opened": tier.breaker_opened,
+            "tier_bytes": tier.usage.bytes,
+            "tier_queued_bytes": queued,
+            "tier_broken": float(tier.breaker != "closed"),
+        }
+        if tier.loaded.link is not None:
+            values["tier_load_latency_s"] = tier.loaded.link.latency_s
+            values["tier_load_bytes_per_s"] = tier.loaded.link.bytes_per_s
+            values["tier_load_error"] = tier.loaded.link.error
+        named.update({f"{name}/{tier.name}": value for name, value in values.items() if value is not None})
+    return named
+
+
+def handoffs(load: Load, store: KVStore, block_tokens: int, now_s: float, waited_s: float) -> Iterator[Handoff]:
+    """Of a load that ended; times are split by blocks."""
+    blocks = Counter(load.places[load.first : load.end])
+    used = Counter(load.places[load.first : load.next])
+    for tier, count in sorted(blocks.items()):
+        share = count / blocks.total()
+        yield Handoff(
+            kind=HandoffKind.KV_TIER,
+            source=store.tiers[tier],
+            target="device",
+            at_s=now_s,
+            bytes=used[tier] * store.block_bytes,
+            used_tokens=used[tier] * block_tokens,
+            wasted_tokens=0,
+            waited_s=waited_s * share,
+            busy_s=load.busy_s * share,
+            hidden_s=max(0.0, load.busy_s - waited_s) * share,
+            failed=used[tier] < count,
+            request_id=load.sequence.id,
+        )

@@ -1,0 +1,44 @@
+"""Settings of KV beyond the device."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from netgain.serving.runtime.settings import Settings
+from netgain.serving.runtime.tier_specs import parse_tier
+
+
+class KVTierSettings(Settings):
+    """KV beyond the device, stored off the step path and loaded where that is sooner than computing it again."""
+
+    tiers: tuple[str, ...] = Field(
+        default=(),
+        description="fast to slow: dram:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, s3://BUCKET/PREFIX (docs/kv-tiers.md)",
+    )
+    policy: Literal["measured", "always", "never"] = Field(
+        default="measured", description="load what is predicted to be sooner, whatever is found, or nothing"
+    )
+    lookup_s: float = Field(default=0.5, gt=0, le=60, description="longest wait of a request for where its KV is")
+    load_s: float = Field(default=10.0, gt=0, le=600, description="longest wait of a request for its KV")
+    timeout_s: float = Field(default=2.0, gt=0, le=60, description="longest exchange with a tier, of up to 16 objects")
+    ahead_bytes: int = Field(
+        default=256 << 20, ge=0, description="fetched at most for requests that are still in the queue"
+    )
+    queue_bytes: int = Field(
+        default=256 << 20, ge=1 << 20, description="waiting at most to be stored in a tier; more is not stored"
+    )
+    close_s: float = Field(
+        default=1.0, ge=0, le=60, description="so long the engine's end waits for what is still to be stored"
+    )
+
+    @field_validator("tiers", mode="before")
+    @classmethod
+    def _one_is_a_list_too(cls, tiers: Any) -> Any:
+        return (tiers,) if isinstance(tiers, str) else tiers
+
+    @field_validator("tiers")
+    @classmethod
+    def _tiers_can_be_read(cls, tiers: tuple[str, ...]) -> tuple[str, ...]:
+        for tier in tiers:
+            parse_tier(tier)
+        return tiers
