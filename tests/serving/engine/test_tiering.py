@@ -13,6 +13,7 @@ from netgain.ledger.records import HandoffKind
 from netgain.ledger.stage import Stage
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.blocks.pool import BlockPool
+from netgain.serving.blocks.scope import Scope
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.kv_load import TieringOptions
 from netgain.serving.engine.prefill_cost import PrefillCost
@@ -411,9 +412,11 @@ def test_never_stores_and_loads_nothing() -> None:
 async def test_another_tenant_finds_nothing() -> None:
     """LMCache/LMCache#2878: the salt separated the engine's own cache and not the external one."""
     served = Served(make_engine(WallClock(), policy="always"))
-    await served.run(request("mine", text(1, 30), salt=b"a"))
+    await served.run(request("mine", text(1, 30), salt=Scope("a").salt))
     await served.settle()
-    await served.run(request("yours", text(1, 30), salt=b"b"), request("again", text(1, 30), salt=b"a"))
+    await served.run(
+        request("yours", text(1, 30), salt=Scope("b").salt), request("again", text(1, 30), salt=Scope("a").salt)
+    )
     assert served.kv("yours").found_tokens == 0
     assert served.kv("again").loaded_tokens == 28
 

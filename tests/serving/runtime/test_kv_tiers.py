@@ -25,6 +25,7 @@ from netgain.serving.runtime.kv_settings import KVTierSettings
 from netgain.serving.runtime.llm import LLM
 from netgain.serving.runtime.tier_specs import build_tiers, parse_tier
 from netgain.serving.tiers.object import Expected, Shape
+from netgain.serving.tiers.tier import TierOptions
 from tests.serving.model.conftest import byte_tokenizer
 from tests.serving.tiers.servers import s3, valkey
 
@@ -142,6 +143,21 @@ def test_another_process_loads_what_a_killed_one_stored(
         assert answers(llm) == expected
         assert loaded(llm) >= 144
         assert llm.built.engine.tier_counters()["tier_refused/disk"] == 0
+
+
+def test_sealed_kv_is_opened_with_the_vault_alone(
+    folder: Path, tmp_path: Path, expected: list[tuple[int, ...]]
+) -> None:
+    tier, vault = f"disk:{tmp_path / 'kv'}:64MiB", str(tmp_path / "vault.json")
+    with engine(folder, tier, vault=vault) as llm:
+        assert answers(llm) == expected
+    with engine(folder, tier, vault=vault) as llm:
+        assert answers(llm) == expected
+        assert loaded(llm) >= 144
+    for other in (None, str(tmp_path / "other.json")):
+        with engine(folder, tier, vault=other) as llm:
+            assert answers(llm) == expected
+            assert loaded(llm) == 0
 
 
 def test_spoilt_files_are_never_used(folder: Path, tmp_path: Path, expected: list[tuple[int, ...]]) -> None:
@@ -299,7 +315,7 @@ def test_forms_of_tiers() -> None:
 def test_tiers_of_one_kind_are_told_apart(tmp_path: Path) -> None:
     specs = [parse_tier("dram:1MiB"), parse_tier(f"disk:{tmp_path}/a:1MiB"), parse_tier(f"disk:{tmp_path}/b:1MiB")]
     shape = Expected(Shape(1, 1, "bfloat16", 4, 4))
-    assert [tier.name for tier in build_tiers(specs, WallClock(), shape, 1.0, 16)] == ["dram", "disk", "disk2"]
+    assert [tier.name for tier in build_tiers(specs, WallClock(), shape, TierOptions())] == ["dram", "disk", "disk2"]
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_error(folder: Path, tmp_path: Path) -> None:

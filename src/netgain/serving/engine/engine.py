@@ -102,7 +102,9 @@ class Engine:
             raise RequestRejected(f"a request with id {request.id!r} is running already", "id")
         check_request(request, self._vocab_size)
         start_s = self._clock.now()
-        chain = KeyChain(self._namespace.root(request.salt), self.scheduler.block_tokens)
+        tiering, namespace = self._tiering, self._namespace
+        root = namespace.root(request.salt) if tiering is None else tiering.root(namespace, request.salt)
+        chain = KeyChain(root, self.scheduler.block_tokens)
         chain.extend(request.prompt)
         length = len(request.prompt)
         sequence = Sequence(
@@ -122,8 +124,8 @@ class Engine:
         if request.deadline_s is not None:
             self._deadlines.add(request.deadline_s, request.id)
         generation.timeline.add(Stage.CACHE_LOOKUP, start_s, self._clock.now())
-        if self._tiering is not None:
-            self._tiering.asked(generation)
+        if tiering is not None:
+            tiering.asked(generation)
 
     def abort(self, request_id: str) -> bool:
         """End a request in whatever state; its Output ("abort") comes with the next step. False when it is not known."""

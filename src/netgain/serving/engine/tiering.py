@@ -10,6 +10,7 @@ from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.ledger.records import KVReuse
 from netgain.ledger.stage import Stage
+from netgain.serving.blocks.keys import Namespace
 from netgain.serving.engine import tier_jobs
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.kv_load import Load, TieringOptions
@@ -74,6 +75,10 @@ class Tiering:
         self._learning: set[int] = set()  # tiers that are read for the first time
         self._mailbox = Mailbox(clock)
         self.counts: Counter[str] = Counter()
+
+    def root(self, namespace: Namespace, salt: bytes) -> bytes:
+        """The root of the keys of requests with that salt, which their KV is stored under, too."""
+        return self._store.envelope.root(namespace, salt)
 
     def asked(self, generation: Generation) -> None:
         """A request enters the queue, for the first time or after a preemption: look for what the device lacks."""

@@ -1,6 +1,9 @@
 """Puts KV tiers together: media, their thread, and what decides about them."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
 
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
@@ -11,9 +14,11 @@ from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.tiering import Tiering
 from netgain.serving.runtime.kv_settings import KVTierSettings
 from netgain.serving.runtime.tier_specs import build_tiers, parse_tier
+from netgain.serving.tiers.envelope import Envelope
 from netgain.serving.tiers.kv_store import KVStore, expected
 from netgain.serving.tiers.runner import OwnThread
 from netgain.serving.tiers.stack import Stack
+from netgain.serving.tiers.tier import TierOptions
 
 
 def build_tiering(
@@ -35,8 +40,15 @@ def build_tiering(
         close_s=settings.close_s,
     )
     specs = [parse_tier(tier) for tier in settings.tiers]
-    tiers = build_tiers(specs, clock, expected(memory.planes), settings.timeout_s, options.group)
-    store = KVStore(Stack(tiers, clock, settings.queue_bytes), memory.planes, clock)
+    envelope: Envelope | None = None
+    if settings.vault is not None:
+        from netgain.serving.tiers.vault import Vault  # an extra
+
+        envelope = Vault(Path(settings.vault).expanduser())
+    wanted = msgspec.structs.replace(expected(memory.planes), sealed=settings.vault is not None)
+    exchange = TierOptions(timeout_s=settings.timeout_s, group=options.group, retention_s=settings.retention_s)
+    tiers = build_tiers(specs, clock, wanted, exchange)
+    store = KVStore(Stack(tiers, clock, settings.queue_bytes), memory.planes, clock, envelope)
     return Tiering(
         store,
         memory,

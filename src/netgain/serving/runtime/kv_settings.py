@@ -18,6 +18,14 @@ class KVTierSettings(Settings):
     policy: Literal["measured", "always", "never"] = Field(
         default="measured", description="load what is predicted to be sooner, whatever is found, or nothing"
     )
+    vault: str | None = Field(
+        default=None,
+        min_length=1,
+        description="file with a key for every tenant, made where there is none: KV is sealed before it leaves the engine",
+    )
+    retention_s: float | None = Field(
+        default=None, gt=0, description="KV that was written longer ago is never used; by default no age is too old"
+    )
     lookup_s: float = Field(default=0.5, gt=0, le=60, description="longest wait of a request for where its KV is")
     load_s: float = Field(default=10.0, gt=0, le=600, description="longest wait of a request for its KV")
     timeout_s: float = Field(default=2.0, gt=0, le=60, description="longest exchange with a tier, of up to 16 objects")

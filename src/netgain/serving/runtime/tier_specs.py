@@ -78,13 +78,10 @@ def shown(tier: str) -> str:
     return re.sub(r"//[^/@]*@", "//", tier)
 
 
-def build_tiers(
-    specs: Sequence[TierSpec], clock: Clock, expected: Expected, timeout_s: float, group: int
-) -> list[Tier]:
+def build_tiers(specs: Sequence[TierSpec], clock: Clock, expected: Expected, options: TierOptions) -> list[Tier]:
     """In the given order, fast to slow; of several of a kind, the later ones are numbered. Raises UsageError or Unavailable
     for what cannot be had here."""
     kinds = [spec.kind for spec in specs]
-    options = TierOptions(timeout_s=timeout_s, group=group)
     tiers = []
     for index, spec in enumerate(specs):
         number = kinds[:index].count(spec.kind)

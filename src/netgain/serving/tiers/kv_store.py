@@ -1,5 +1,6 @@
 """KV blocks in and out of tiers: the one place where a block's bytes become stored objects, and where they come back."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -9,8 +10,9 @@ import numpy.typing as npt
 
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
+from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
 from netgain.serving.tiers.medium import Data
-from netgain.serving.tiers.object import RAW, Expected, Part, Shape, StoredObject, opened, pack
+from netgain.serving.tiers.object import RAW, Expected, Part, Reason, Refused, Shape, StoredObject, opened, pack
 from netgain.serving.tiers.stack import Stack, StackStats
 
 Rows = npt.NDArray[np.uint8]
@@ -55,10 +57,14 @@ class KVStore:
     """Blocks are addressed by their keys; `root` is the root of a request's chain of keys, which differs by tenant. All planes
     of a block are stored, and it is loaded only with all of them. Called from the event loop of its stack, which it owns."""
 
-    def __init__(self, stack: Stack, planes: Sequence[Plane], clock: Clock) -> None:
+    def __init__(self, stack: Stack, planes: Sequence[Plane], clock: Clock, envelope: Envelope | None = None) -> None:
+        """`envelope` wraps every object that leaves (by default in the clear)."""
         self.planes = tuple(planes)
+        self.envelope = envelope or PlainEnvelope()
+        self.unwrapped: Counter[Reason] = Counter()  # objects that came and were refused by the envelope
         self._stack = stack
         self._clock = clock
+        self._refused: list[bytes] = []
 
     @property
     def block_bytes(self) -> int:
@@ -69,7 +75,7 @@ class KVStore:
         """What a block takes in tiers, headers included."""
         nothing = bytes(32)
         return sum(
-            len(_packed(nothing, nothing, plane, np.zeros(plane.block_bytes, np.uint8))[1]) for plane in self.planes
+            len(pack(_stored(nothing, nothing, plane, np.zeros(plane.block_bytes, np.uint8)))) for plane in self.planes
         )
 
     @property
@@ -84,7 +90,9 @@ class KVStore:
         already."""
         for plane, rows in zip(self.planes, planes, strict=True):
             for key, row, tier in zip(keys, rows, faster_than, strict=True):
-                self._stack.offer(*_packed(root, key, plane, row), faster_than=tier)
+                wrapped = self.envelope.wrap(_stored(root, key, plane, row))
+                if wrapped is not None:
+                    self._stack.offer(wrapped.part.address(), pack(wrapped), faster_than=tier)
 
     async def locate(self, keys: Sequence[bytes]) -> Located:
         """Where each block is, as far as the tiers say."""
@@ -100,13 +108,29 @@ class KVStore:
         addresses = [_part(key, plane).address() for plane in self.planes for key in keys]
         found = await self._stack.load(addresses, within_s)
         parts = [
-            None if data is None else _unpacked(root, plane, data)
+            None if data is None else self._opened(root, plane, data)
             for plane, of_plane in zip(self.planes, _chunks(found, len(keys)), strict=True)
             for data in of_plane
         ]
         blocks = tuple(_whole(block) for block in zip(*_chunks(parts, len(keys)), strict=True))
         size = sum(len(part) for part in parts if part is not None)
+        if self._refused:
+            refused, self._refused = self._refused, []
+            await self._stack.delete(refused)
         return Loaded(blocks, size, self._clock.now() - started_s, tuple(self._stack.links()))
+
+    def _opened(self, root: bytes, plane: Plane, data: Data) -> memoryview | None:
+        """The bytes of a plane out of what a tier gave and has checked: whatever is done to KV before it is used is done here.
+        None where it is of no use."""
+        found = opened(data)
+        if found.root != root or found.tokens != plane.shape.block_tokens:
+            return None
+        try:
+            return memoryview(self.envelope.unwrap(found).payload)
+        except Refused as why:
+            self.unwrapped[why.reason] += 1
+            self._refused.append(found.part.address())
+            return None
 
     def stats(self) -> StackStats:
         return self._stack.stats()
@@ -123,21 +147,16 @@ def _part(key: bytes, plane: Plane) -> Part:
     return Part(key=key, first_layer=0, layers=plane.layers, plane=plane.name)
 
 
-def _packed(root: bytes, key: bytes, plane: Plane, row: Rows) -> tuple[bytes, bytes]:
-    """Address and bytes of one plane of one block: whatever is done to KV before it is stored is done here."""
-    part = _part(key, plane)
-    stored = StoredObject(
-        part=part, root=root, shape=plane.shape, tokens=plane.shape.block_tokens, codec=RAW, payload=row.data
+def _stored(root: bytes, key: bytes, plane: Plane, row: Rows) -> StoredObject:
+    """One plane of one block."""
+    return StoredObject(
+        part=_part(key, plane),
+        root=root,
+        shape=plane.shape,
+        tokens=plane.shape.block_tokens,
+        codec=RAW,
+        payload=row.data,
     )
-    return part.address(), pack(stored)
-
-
-def _unpacked(root: bytes, plane: Plane, data: Data) -> memoryview | None:
-    """The reverse, of bytes that a tier has checked; None where they are of no use."""
-    stored = opened(data)
-    if stored.root != root or stored.tokens != plane.shape.block_tokens:
-        return None
-    return memoryview(stored.payload)
 
 
 def _chunks(items: "Sequence[memoryview | Data | None]", size: int) -> "Iterator[Sequence[memoryview | Data | None]]":
