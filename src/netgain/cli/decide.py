@@ -42,7 +42,7 @@ def decide(
         str, typer.Option(help="Requests in flight, or several such as 1,2,4,8: up to which load does it pay?")
     ] = "1",
     quick: Annotated[
-        bool, typer.Option("--quick/--full", help="One server start per arm, few prompts, short outputs: minutes.")
+        bool, typer.Option("--quick/--full", help="Two server starts per arm, few prompts, short outputs: minutes.")
     ] = False,
     technique: Annotated[
         str | None, typer.Option(help="Try this technique instead of the one with the highest predicted gain.")
