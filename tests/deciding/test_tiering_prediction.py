@@ -117,8 +117,8 @@ def test_prefill_is_charged_in_chunks_that_were_measured() -> None:
 
 def test_each_engine_is_told_in_its_own_words() -> None:
     memory, disk = {"tier": "dram", "gib": 4}, {"tier": "disk", "gib": 64, "folder": "/kv"}
-    assert tiering_switch("netgain", memory).flags == ("--set", "engine.kv.tiers=dram:4GiB")
-    assert tiering_switch("netgain", disk).flags == ("--set", "engine.kv.tiers=disk:/kv:64GiB")
+    assert tiering_switch("netgain", memory).flags == ("--kv-tier", "dram:4GiB")
+    assert tiering_switch("netgain", disk).flags == ("--kv-tier", "disk:/kv:64GiB")
     assert tiering_switch("vllm", memory).flags == ("--kv-offloading-size", "4", "--kv-offloading-backend", "native")
     connector = json.loads(tiering_switch("vllm", disk).flags[1])
     assert connector["kv_connector"] == "OffloadingConnector"

@@ -27,8 +27,8 @@ def _netgain(setting: Setting) -> SwitchOn:
     tier = f"{where}:{setting['gib']}GiB"
     return SwitchOn(
         engine="netgain",
-        flags=("--set", f"engine.kv.tiers={tier}"),
-        checked_with=(),
+        flags=("--kv-tier", tier),
+        checked_with=("0.1.0",),
     )
 
 

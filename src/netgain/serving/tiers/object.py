@@ -19,7 +19,7 @@ SCHEMA = 2
 RAW = "raw"
 TARGET = "target"
 ADDRESS_BYTES = 32
-HEAD_BYTES = 16 << 10  # in which every header fits
+HEAD_BYTES = 2048  # in which every header fits
 
 _PREFIX = struct.Struct("<4sHHQ")
 _DIGEST_BYTES = 16
@@ -278,8 +278,8 @@ def _validate(stored: StoredObject) -> None:
     if not 1 <= stored.tokens <= shape.block_tokens:
         raise ValueError(f"{stored.tokens} tokens in a block of {shape.block_tokens}")
     names = (stored.codec, shape.dtype, shape.arrangement, part.plane, stored.tenant or "")
-    if sum(map(len, names)) > 1024:
-        raise ValueError("the names of codec, dtype, arrangement, plane and tenant have more than 1,024 characters")
+    if sum(len(name.encode()) for name in names) > 1024:
+        raise ValueError("the names of codec, dtype, arrangement, plane and tenant have more than 1,024 bytes")
     if stored.written_s is not None and not 0 <= stored.written_s < 1 << 62:
         raise ValueError(f"{stored.written_s} is no time of writing")
     seal_bytes = 0

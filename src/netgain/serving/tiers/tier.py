@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 class TierOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`timeout_s` bounds one exchange of at most `group` objects, so that a slow medium gets through and a hung one costs
     one such wait. `pause_s`: how long nothing is written after the medium was full or read-only.
-    `retention_s`: what was written longer ago is never used, and is removed when it is met; None: no age is too old."""
+    `retention_s`: what was written longer ago is never used, and is removed when it is met (and by sweeps, see inventory.py);
+    None: no age is too old."""
 
     timeout_s: float = 2.0
     group: int = 16
