@@ -31,6 +31,7 @@ SAMPLES = Path(__file__).parents[1] / "measuring/measurement/samples"
         (["http://h:1", "--rate", "1", "--duration", "inf"], "duration is inf"),
         (["http://h:1", "--rate", "1", "--warm-up", "inf"], "warm-up is inf"),
         (["http://[::1"], "cannot be used"),
+        (["http://h:1", "--metrics", "ftp://h:1/metrics"], "cannot be used"),
         (["http://h:1", "--workload", "caht"], "did you mean 'chat'"),
         (["http://h:1", "--workload", "edit", "--arrivals", "recorded"], "recorded arrivals need a recording"),
         (["http://h:1", "--header", "secret"], "write NAME=VALUE"),

@@ -78,7 +78,9 @@ def compare(
             help="Most time of the experiment, such as 20m or 2h: device-hours where arms are started, else on the clock."
         ),
     ] = None,
-    start_timeout: Annotated[float, typer.Option(help="Seconds that a server may take to start.")] = START_TIMEOUT_S,
+    start_timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds that a server may take to start.")
+    ] = START_TIMEOUT_S,
     resume: Annotated[
         Path | None,
         typer.Option(

@@ -184,6 +184,14 @@ async def test_a_server_that_hangs_under_load_does_not_hold_up_the_search(tmp_pa
     assert [window.met for window in found.saturation.windows][-1] in (None, False)
 
 
+async def test_a_folder_that_cannot_be_written_is_refused_before_the_load(tmp_path: Path) -> None:
+    async with ScriptedServer(lambda seen: QUICK) as server:
+        ask = Ask(url=server.url, workload=workload(tmp_path, 30), client=LOOSE)
+        with pytest.raises(UsageError, match=r"cannot write /proc/no-folder"):
+            await measure(ask, Path("/proc/no-folder"), Told())
+        assert len(server.seen) < 10, "no more than the probes"
+
+
 async def test_an_interruption_leaves_what_was_measured(tmp_path: Path) -> None:
     slow = Script([(0.01, chunk("a", usage=1)), (5.0, DONE)])
 

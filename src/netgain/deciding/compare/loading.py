@@ -10,6 +10,7 @@ from netgain.heading import heading_of
 from netgain.measuring.measurement.importing import read_result
 from netgain.measuring.measurement.records import Row, read_records, rows_of
 from netgain.measuring.measurement.result import RESULT_FILE, Measurement, read_measurement
+from netgain.plain_file import read_plain
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +86,6 @@ def _is_own(path: Path) -> bool:
     if path.name == RESULT_FILE:
         return True
     try:
-        return heading_of(path.read_bytes()).known
+        return heading_of(read_plain(path)).known
     except OSError:
         return False

@@ -36,6 +36,7 @@ from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.measurement.ask import load_items
 from netgain.measuring.measurement.server import introduced, meet
 from netgain.measuring.record.as_workload import load_traffic
+from netgain.plain_file import claim_folder
 
 PROBE_TIMEOUT_S = 30.0
 
@@ -54,6 +55,7 @@ async def compare_servers(settings: Settings, narrator: Narrator) -> Comparison:
     async with AsyncExitStack() as stack:
         started = await start_sides(settings, stack, narrator)
         ready = await _prepare(settings, started, overrides, narrator)
+        claim_folder(settings.output)
         narrator.phase("looking whether their caches begin cold")
         asked = _asking(ready, (BASELINE, CANDIDATE))
         cold = {

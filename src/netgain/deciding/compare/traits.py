@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.plain_file import read_plain
 
 Part = Literal["identity", "resources", "limits", "load", "time"]
 Source = Literal["server", "declared", "result"]
@@ -154,7 +155,7 @@ def _from_text(text: str, side: str) -> dict[str, object]:
 
 def _from_toml(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_plain(path).decode())
     except OSError as error:
         raise UsageError(f"cannot read the declaration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

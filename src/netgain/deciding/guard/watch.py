@@ -16,6 +16,7 @@ from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.observe.exposition import Snapshot, read_exposition
 from netgain.measuring.observe.names import Engine, engine_of
 from netgain.measuring.observe.window import observed
+from netgain.plain_file import read_plain
 
 PATIENCE_S = 10.0
 MOST_SNAPSHOTS = 120  # kept of a window: its first, and so many of the last, for means of gauges
@@ -96,7 +97,7 @@ class Guard:
         if not path.exists():
             return
         try:
-            kept = msgspec.json.decode(path.read_bytes(), type=State)
+            kept = msgspec.json.decode(read_plain(path), type=State)
         except (OSError, msgspec.MsgspecError) as error:
             raise UsageError(
                 f"{path} holds no state of netgain guard ({error}); remove it, or name another file"

@@ -7,6 +7,7 @@ import msgspec
 from netgain.deciding.verdict.document import SCHEMA, VERSION, VerdictDocument
 from netgain.errors import UsageError
 from netgain.heading import check_heading
+from netgain.plain_file import read_plain
 
 NAME = "verdict.json"
 
@@ -20,7 +21,7 @@ def read_verdict(path: Path) -> VerdictDocument:
     """Read `verdict.json`, or the one in a report's folder. Raises UsageError with what is wrong and where."""
     file = path / NAME if path.is_dir() else path
     try:
-        text = file.read_bytes()
+        text = read_plain(file)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}; give the {NAME} of a report") from error
     check_heading(text, file, SCHEMA, VERSION, f"give the {NAME} of a report's folder")

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.client.options import Budget
 from netgain.measuring.record.as_workload import load_traffic, recorded_arrivals
 from netgain.measuring.workload.arrivals import Bursty, Closed, Constant, OpenLoop, Poisson, Shape
@@ -72,6 +73,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} is {value}; it must be positive and finite")
+        if self.metrics not in (None, "none"):
+            base_url(self.metrics)  # refuses what is no URL
         if self.warm_up_s is not None and not 0 <= self.warm_up_s < math.inf:
             raise UsageError(f"the warm-up is {self.warm_up_s} s; it must be finite and not negative")
 

@@ -20,6 +20,7 @@ from netgain.measuring.measurement.imported import Imported, past_run
 from netgain.measuring.measurement.records import rows_of, write_records
 from netgain.measuring.measurement.result import RECORDS_FILE, Measurement, Tool, write_measurement
 from netgain.measuring.workload.slo import SLO
+from netgain.plain_file import read_plain
 
 TOOLS: Mapping[str, Tool] = {
     "vllm-bench": "vllm bench serve",
@@ -54,7 +55,7 @@ def read_result(path: Path, tool: Tool | None = None, slo: SLO | None = None) ->
     """`tool`: whose result it is, None to find out. Raises UsageError that names the file and what is wrong with it."""
     file = _file_of(path)
     try:
-        data = file.read_bytes()
+        data = read_plain(file)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     tool = tool or _tool_of(data, file)

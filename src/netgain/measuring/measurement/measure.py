@@ -26,6 +26,7 @@ from netgain.measuring.measurement.search import saturate
 from netgain.measuring.measurement.server import Met, changed, introduced, meet
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Workload
+from netgain.plain_file import claim_folder
 from netgain.wording import count
 
 
@@ -37,6 +38,7 @@ async def measure(ask: Ask, folder: Path, narrator: Narrator) -> Measurement:
     narrator.phase("meeting the server", 3)
     met = await meet(ask, workload.items)
     narrator.found(_met(met))
+    claim_folder(folder)
     left_s = None if ask.budget_s is None else max(1.0, ask.budget_s - (time.monotonic() - began_s))
     if ask.saturate:
         assert not isinstance(arrivals, Closed)

@@ -14,6 +14,7 @@ from netgain.measuring.client.meter import ClientLoad
 from netgain.measuring.client.summary import Summary
 from netgain.measuring.observe.scrape import Observed
 from netgain.measuring.workload.arrivals import Arrivals, Bursty, Closed, Constant, Poisson, Recorded, describe
+from netgain.plain_file import read_plain
 
 SCHEMA: Literal["netgain.measurement"] = "netgain.measurement"
 VERSION = 3
@@ -204,7 +205,7 @@ def read_measurement(path: Path) -> Measurement:
     """Read a result file, or the one in a folder. Raises UsageError that says what is wrong with it."""
     file = path / RESULT_FILE if path.is_dir() else path
     try:
-        data = file.read_bytes()
+        data = read_plain(file)
     except OSError as error:
         raise UsageError(f"cannot read the measurement {file}: {error.strerror}") from error
     check_heading(data, file, SCHEMA, VERSION, "import other tools' results with netgain measure --import")

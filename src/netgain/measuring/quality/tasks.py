@@ -9,6 +9,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.measuring.workload.item import Item, Message
+from netgain.plain_file import read_plain
 
 Match = Literal["exact", "contains", "regex", "number", "choice", "json", "scorer"]
 _EXAMPLE = '{"id": "t1", "prompt": "2 + 2 = ", "expected": 4, "max_tokens": 8}'
@@ -63,7 +64,7 @@ def load_tasks(path: Path, scorer: bool) -> tuple[Task, ...]:
     Raises UsageError that names the file or the faulty line.
     """
     try:
-        data = path.expanduser().read_bytes()
+        data = read_plain(path.expanduser())
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"the tasks {path} cannot be read: {reason}; give a JSONL file") from error

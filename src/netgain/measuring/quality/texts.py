@@ -7,6 +7,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.measuring.workload.load import bundled_names, load_workload
+from netgain.plain_file import read_plain
 
 BUNDLED = "bundled"
 PIECE_CHARACTERS = (
@@ -72,7 +73,7 @@ def _bundled() -> list[Text]:
 
 def _from_file(path: Path) -> list[Text]:
     try:
-        data = path.expanduser().read_bytes()
+        data = read_plain(path.expanduser())
         content = data.decode("utf-8-sig")
     except (OSError, RuntimeError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         reason = getattr(error, "strerror", None) or error

@@ -8,6 +8,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.measuring.workload.item import Item, Message, Workload
+from netgain.plain_file import read_plain
 
 _BUNDLED = "netgain.measuring.workload.bundled"
 
@@ -56,7 +57,7 @@ def _is_file(text: str) -> bool:
 
 def _from_file(path: Path) -> Workload:
     try:
-        data = path.expanduser().read_bytes()
+        data = read_plain(path.expanduser())
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~ of an unknown user; ValueError: a NUL
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"the workload file {path} cannot be read: {reason}; check the path") from error

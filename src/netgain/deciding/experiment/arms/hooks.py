@@ -11,6 +11,7 @@ import yaml
 
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine
+from netgain.plain_file import read_plain
 
 TIMEOUTS_S: Mapping[str, float] = {"start": 1800.0, "stop": 600.0, "reset": 120.0, "observe": 10.0}
 
@@ -55,7 +56,7 @@ def read_hooks(path: Path) -> Hooks:
 def read_tree(path: Path, what: str) -> Any:
     """The names and values of a YAML or TOML file. Raises UsageError with the place in it."""
     try:
-        text = path.read_text()
+        text = read_plain(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the {what} in {path} cannot be read ({error})") from error
     try:
