@@ -5,7 +5,7 @@ import pytest
 
 from netgain.serving.tiers.codecs import rans, tables
 from netgain.serving.tiers.codecs.cachegen import CacheGen
-from netgain.serving.tiers.codecs.codec import Damaged
+from netgain.serving.tiers.codecs.codec import Damaged, as_floats, from_floats
 from netgain.serving.tiers.codecs.in_numpy import InNumpy
 from tests.serving.tiers.codecs.kv import form, made
 
@@ -102,3 +102,22 @@ def test_layers_of_a_block_stored_apart_decode_as_in_the_whole(packed_tables, co
         assert bytes(codec.decode(codec.encode(raw, part), part)) == back[first * half : (first + 1) * half]
     beyond = part.__class__(**{**{f: getattr(part, f) for f in part.__struct_fields__}, "first_layer": 2})
     assert "2 layers" in codec.cannot(beyond)
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.9])
+def test_an_attention_sink_is_kept_bit_for_bit(compiled, alike):
+    """Its V is next to nothing beside a bin, and nearly all attention goes there."""
+    of = form()
+    values = as_floats(made(of, 5, alike), of.dtype).reshape(of.layers, 2, of.kv_heads, -1).copy()
+    v = values[:, 1].reshape(of.layers, of.kv_heads, of.tokens, of.head_dim).copy()
+    v[:, :, 3] *= 0.01
+    values[:, 1] = v.reshape(values[:, 1].shape)
+    raw = from_floats(values.reshape(-1), of.dtype)
+    packed = tables.pack(tables.make(samples(alike), 0.5))
+    for arithmetic in (compiled, InNumpy()):
+        codec = CacheGen("cachegen", packed, arithmetic)
+        back = as_floats(codec.decode(codec.encode(raw, of), of), of.dtype).reshape(values.shape)
+        own = as_floats(raw, of.dtype).reshape(values.shape)
+        for plane, token in ((0, np.s_[..., 3::16]), (1, np.s_[..., 24:32])):
+            assert np.array_equal(own[:, plane][token], back[:, plane][token])
+        assert not np.array_equal(own, back)

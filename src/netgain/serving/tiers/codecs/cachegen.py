@@ -1,6 +1,6 @@
 """Entropy-coded KV in the manner of CacheGen (arXiv 2310.07240, SIGCOMM 2024): bins that widen with depth, and static tables by
-layer and channel. Where a model's tokens are more alike than they are like the channel's mean, the first token of a block is
-the anchor of the others; else the mean is, which tables.py finds out."""
+layer and channel. Attention sinks are kept as they are. Where a model's tokens are more alike than they are like the channel's
+mean, the first token of a block is the anchor of the others; else the mean is, which tables.py finds out."""
 
 import struct
 from functools import lru_cache
@@ -11,8 +11,8 @@ from netgain.serving.tiers.codecs import bins, rans, tables
 from netgain.serving.tiers.codecs.arithmetic import Arithmetic, Codes, Coding, Entropy
 from netgain.serving.tiers.codecs.codec import Damaged, Data, Form, check_raw
 
-WIDTHS = {"cachegen-fine": 0.25, "cachegen": 0.5, "cachegen-coarse": 1.0}
-"""Bins in the middle third of the layers, in standard deviations."""
+WIDTHS = {"cachegen-fine": 0.25, "cachegen": 0.4, "cachegen-coarse": 0.8}
+"""Bins of values in the middle third of the layers, in standard deviations."""
 
 _HEAD = struct.Struct(f"<II{rans.LANES}I")
 

@@ -42,11 +42,11 @@ class InNumpy:
         values = _planes(raw, form)
         if not np.all(np.abs(values) <= LARGEST):
             return None
-        symbols = np.empty(values.shape, np.uint8)
+        symbols, sinks = np.empty(values.shape, np.uint8), bins.sinks_of(values[:, 1], form)
         for layer in range(form.layers):
             for plane in range(2):
                 found = bins.symbols_of(
-                    bins.by_channel(values[layer, plane], plane, form), *_of_plane(coding, layer, plane)
+                    bins.by_channel(values[layer, plane], plane, form), *_of_plane(coding, layer, plane), sinks
                 )
                 symbols[layer, plane] = bins.canonical(found, plane, form)
         flat = symbols.reshape(-1)

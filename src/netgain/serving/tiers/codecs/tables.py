@@ -20,6 +20,7 @@ DEPTHS = (
     1.0,
     1.5,
 )  # bins in the first, middle and last third of the layers: early ones bear less (CacheGen, section 5.2)
+KEYS = 0.5  # bins of keys in those of values: what a key is off by moves the attention itself
 _ROUNDS = 12
 _ANCHOR = 0.5  # bins of the first token, that others are told by, are so much of theirs
 
@@ -104,10 +105,10 @@ def make(samples: Sequence[tuple[Data, Form]], width: float) -> Tables:
     step = np.empty((form.layers, 2, channels, 2), "<u2")
     counts = np.zeros((form.layers, 2, channels, 2, SYMBOLS), np.int64)
     for layer in range(form.layers):
-        bins = np.float32(width * DEPTHS[3 * layer // form.layers])
+        depth = DEPTHS[3 * layer // form.layers]
         for plane in range(2):
             blocks = [_channels(raw, one, layer, plane) for raw, one in samples]
-            found = _plan(blocks, bins)
+            found = _plan(blocks, np.float32(width * depth * (KEYS if plane == 0 else 1.0)))
             by_anchor[layer, plane], centre[layer, plane], step[layer, plane] = found
             counts[layer, plane] = _count(blocks, *found)
     kind, frequency = _classes(counts.reshape(-1, SYMBOLS))

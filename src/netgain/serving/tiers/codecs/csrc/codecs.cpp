@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kGroup = 64;
 constexpr float kLargest = 1e30f, kLeastStep = 1e-35f, kE4M3Most = 448.0f, kE4M3Small = 512.0f;
+constexpr float kSink = 0.3f;
 constexpr int kLanes = 32, kScaleBits = 12, kMost = 31, kEscape = 63, kSymbols = 64;
 constexpr uint32_t kMask = (1u << kScaleBits) - 1, kStart = 1u << 16;
 
@@ -161,10 +162,36 @@ uint8_t symbol_of(float x, float base, float inverse) {
     return bin >= -float(kMost) && bin <= float(kMost) ? uint8_t(int32_t(bin) + kMost) : uint8_t(kEscape);
 }
 
+// Which tokens are attention sinks; see bins.py.
+template <class T>
+std::vector<uint8_t> sinks_of(const typename T::Stored* in, const Planes& p) {
+    const int64_t values = p.heads * p.dim * p.tokens;
+    std::vector<int64_t> little(size_t(p.tokens));
+    std::vector<float> most(size_t(p.tokens));
+    for (int64_t layer = 0; layer < p.layers; layer++)
+        for (int64_t head = 0; head < p.heads; head++) {
+            const auto* v = in + (2 * layer + 1) * values + head * p.dim * p.tokens;
+            float all = 0.0f;
+            for (int64_t t = 0; t < p.tokens; t++) {
+                int32_t magnitude = 0;
+                for (int64_t d = 0; d < p.dim; d++)
+                    magnitude = std::max(magnitude, int32_t(bits_of(T::get(v[t * p.dim + d])) & 0x7FFFFFFF));
+                most[size_t(t)] = float_of(uint32_t(magnitude));
+                all = std::max(all, most[size_t(t)]);
+            }
+            for (int64_t t = 0; t < p.tokens; t++) little[size_t(t)] += most[size_t(t)] < kSink * all;
+        }
+    std::vector<uint8_t> sinks(size_t(p.tokens));
+    for (int64_t t = 0; t < p.tokens; t++) sinks[size_t(t)] = 2 * little[size_t(t)] > p.layers * p.heads;
+    return sinks;
+}
+
 template <class T>
 bool to_symbols(const typename T::Stored* in, const Planes& p, uint8_t* out) {
     const int64_t channels = p.heads * p.dim, values = channels * p.tokens;
     std::vector<float> base(size_t(p.dim)), inverse(size_t(p.dim));
+    const std::vector<uint8_t> sinks = sinks_of<T>(in, p);
+    const bool any = std::any_of(sinks.begin(), sinks.end(), [](uint8_t sink) { return sink; });
     for (int64_t plane = 0; plane < 2 * p.layers; plane++, in += values, out += values) {
         int32_t magnitude = 0;
         for (int64_t i = 0; i < values; i++)
@@ -182,9 +209,11 @@ bool to_symbols(const typename T::Stored* in, const Planes& p, uint8_t* out) {
             for (int64_t channel = 0; channel < channels; channel++) {
                 const auto* x = in + channel * p.tokens;
                 uint8_t* s = out + channel * p.tokens;
-                s[0] = symbol_of(T::get(x[0]), centre[channel], 1.0f / first[channel]);
+                s[0] = sinks[0] ? uint8_t(kEscape) : symbol_of(T::get(x[0]), centre[channel], 1.0f / first[channel]);
                 const float from = anchor(T::get(x[0]), s[0], channel), by = 1.0f / others[channel];
                 for (int64_t t = 1; t < p.tokens; t++) s[t] = symbol_of(T::get(x[t]), from, by);
+                for (int64_t t = 1; any && t < p.tokens; t++)
+                    if (sinks[size_t(t)]) s[t] = uint8_t(kEscape);
             }
         } else {
             for (int64_t head = 0; head < p.heads; head++) {
@@ -192,13 +221,15 @@ bool to_symbols(const typename T::Stored* in, const Planes& p, uint8_t* out) {
                 uint8_t* s = out + head * p.dim * p.tokens;
                 for (int64_t d = 0; d < p.dim; d++) {
                     const int64_t channel = head * p.dim + d;
-                    s[d] = symbol_of(T::get(x[d]), centre[channel], 1.0f / first[channel]);
+                    s[d] = sinks[0] ? uint8_t(kEscape) : symbol_of(T::get(x[d]), centre[channel], 1.0f / first[channel]);
                     base[size_t(d)] = anchor(T::get(x[d]), s[d], channel);
                     inverse[size_t(d)] = 1.0f / others[channel];
                 }
                 for (int64_t t = 1; t < p.tokens; t++)
                     for (int64_t d = 0; d < p.dim; d++)
                         s[t * p.dim + d] = symbol_of(T::get(x[t * p.dim + d]), base[size_t(d)], inverse[size_t(d)]);
+                for (int64_t t = 1; any && t < p.tokens; t++)
+                    if (sinks[size_t(t)]) std::memset(s + t * p.dim, kEscape, size_t(p.dim));
             }
         }
     }
