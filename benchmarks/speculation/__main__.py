@@ -126,7 +126,10 @@ def trained_draft(folders: Sequence[str], names: Sequence[str], journal: Journal
     out: dict[str, _report.Figure] = dict.fromkeys(
         ("trained_draft_position0_acceptance", "trained_draft_position0_acceptance_here", "trained_draft_kind")
     )
-    trained = [(name, manifest_of(Path(folder))) for name, folder in zip(names[-len(folders) :], folders, strict=True)]
+    trained = [
+        (name, manifest_of(Path(folder)))
+        for name, folder in zip(names[len(names) - len(folders) :], folders, strict=True)
+    ]
     name, manifest = next(((name, found) for name, found in trained if found is not None), (None, None))
     if name is None or manifest is None:
         return out

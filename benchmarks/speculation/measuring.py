@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.speculation.arms import GOODPUT, NONE, Arm, Ran, Speculation
+from benchmarks.speculation.arms import CURVE_S, GOODPUT, NONE, Arm, Ran, Speculation
 from benchmarks.speculation.cells import Cell, Journal, Round, all_cells
 from netgain.measuring.workload.item import Item
 
@@ -30,12 +30,22 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 class Bench:
     """Owns the engines from the moment that they are needed until `close`."""
 
-    def __init__(self, asked: Asked, ways: Mapping[str, Speculation], pools: Pools, journal: Journal) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        ways: Mapping[str, Speculation],
+        pools: Pools,
+        journal: Journal,
+        *,
+        curve_s: float = CURVE_S,
+    ) -> None:
+        """`curve_s`: what measuring the cost of steps, by which the control decides, may take."""
         self.cells = all_cells(pools["speedup"], pools["control"])
         self._asked = asked
         self._ways = ways
         self._pools = pools
         self._journal = journal
+        self._curve_s = curve_s
         self._arms: dict[str, Arm] = {}
         self._turn_s: dict[Cell, float] = {}
 
@@ -52,7 +62,7 @@ class Bench:
             for cell in self.cells:
                 if self._turns(cell) > fewest or time.monotonic() + self._expected_s(cell) > until_s:
                     continue
-                await self._turn(cell)
+                await self.turn(cell)
                 ran = True
             if not ran:
                 return
@@ -70,7 +80,8 @@ class Bench:
     def _names(self, cell: Cell) -> list[str]:
         return [NONE, *(name if cell.kind == "speedup" else name + GOODPUT for name in self._ways)]
 
-    async def _turn(self, cell: Cell) -> None:
+    async def turn(self, cell: Cell) -> None:
+        """All rounds of one turn, each of them kept as soon as it is over."""
         arms = [await self._arm(name) for name in self._names(cell)]
         began_s = time.monotonic()
         pool = self._pools[cell.kind][cell.category]
@@ -98,7 +109,7 @@ class Bench:
         print(f"starting the engine of {name}", file=sys.stderr)
         arm = self._arms[name] = Arm(name, model, way, self._asked.threads)
         if name.endswith(GOODPUT) and (self._first_of_its_kind() or not arm.knows_steps):
-            await arm.measure_steps()
+            await arm.measure_steps(self._curve_s)
         await arm.run([_WARM_UP], 1, "warm-up")
         return arm
 

@@ -1,6 +1,8 @@
 """The benchmark of speculation: cells, what is kept of them, and figures out of rounds whose truth is known."""
 
+import contextlib
 import json
+import time
 
 import msgspec
 import pytest
@@ -12,8 +14,16 @@ from benchmarks.speculation.figures import figures
 from benchmarks.speculation.prompts import GROUPS, categories
 from netgain.errors import UsageError
 from netgain.ledger.records import DraftCounts
+from netgain.measuring.workload.item import Item, Message
+from tests.exactness.test_tiny_models import random_model
 
 CATEGORIES, WORKLOADS, NAMES = ("copy", "qa"), ("chat", "edit"), ("ngram", "draft")
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory):
+    pytest.importorskip("torch")
+    return random_model(tmp_path_factory.mktemp("small"), "llama")
 
 
 def ran(seconds, steps=(), tokens=33, decode_s=None) -> Ran:
@@ -160,3 +170,44 @@ def test_peers_figures_are_ratios_within_a_round():
     assert out["vllm_tokens_per_s_qa_none_c1"] == 75.0
     assert out["vllm_speedup_qa_suffix_c1"] is None
     assert msgspec.json.encode(out)
+
+
+async def test_cells_of_both_kinds_run_and_are_resumed(tmp_path, small_model):
+    """Engines over a tiny model: everything but the speed is real."""
+    from benchmarks.speculation.measuring import Asked, Bench
+
+    items = [
+        Item(id=f"i{n}", category="c", max_tokens=12, messages=(Message("user", "one two one two one two " * n),))
+        for n in range(1, 9)
+    ]
+    pools = {"speedup": {"copy": items, "qa": items}, "control": {"chat": items}}
+    ways = {"ngram": {"method": "ngram", "k": 3, "lookup_min": 1}, "suffix": {"method": "suffix", "k": 3}}
+    asked = Asked(model=str(small_model), dtype="auto", k=3, max_tokens=12, threads=1, drafts=(), data=None)
+    path = tmp_path / "r.jsonl"
+    journal = Journal(path, msgspec.structs.asdict(asked), fresh=False)
+    bench = Bench(asked, ways, pools, journal, curve_s=0.5)
+    with contextlib.closing(bench):
+        cells = [Cell("speedup", "copy", 1), Cell("speedup", "qa", 4), Cell("control", "chat", 32)]
+        for cell in cells:
+            await bench.turn(cell)
+        assert bench.info["speculation"] == "none"
+    assert [len(journal.of(cell)) for cell in cells] == [4, 1, 1]
+    out = figures(
+        Journal(path, msgspec.structs.asdict(asked), fresh=False).rounds, ("copy", "qa"), ("chat",), ("ngram", "suffix")
+    )
+    assert out["token_mismatches"] == 0
+    assert out["requests_compared"] == 2 * (4 + 8 + 32)
+    for key in ("speedup_copy_ngram_c1", "speedup_qa_suffix_c4", "goodput_chat_ngram_c32", "overhead_copy_suffix_c1"):
+        assert out[key] > 0
+    assert out["tokens_per_iteration_copy_ngram_c1"] >= 1.0
+    assert len({one.order for one in journal.of(cells[0])}) == 4, "the arms do not take turns"
+
+
+async def test_no_cell_is_begun_that_does_not_fit_into_the_time(small_model):
+    from benchmarks.speculation.measuring import Asked, Bench
+
+    asked = Asked(model=str(small_model), dtype="auto", k=3, max_tokens=12, threads=1, drafts=(), data=None)
+    pools = {"speedup": {"copy": []}, "control": {"chat": []}}
+    bench = Bench(asked, {"ngram": {"method": "ngram", "k": 3}}, pools, Journal(None, {}, fresh=False))
+    await bench.run(time.monotonic() + 0.5)
+    assert bench.info == {}

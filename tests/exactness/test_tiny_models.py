@@ -75,16 +75,20 @@ FAMILIES = {
 
 @pytest.fixture(scope="module", params=FAMILIES.items(), ids=FAMILIES.keys())
 def model(request, tmp_path_factory) -> tuple[Path, str]:
-    """Grouped heads, odd sizes, untied head; nearly flat logits, so that the smallest change of a bit shows. Folder and
-    KV type."""
+    """Folder and KV type."""
+    family, facts = request.param
+    return random_model(tmp_path_factory.mktemp("tiny"), family), facts["kv"]
+
+
+def random_model(path: Path, family: str) -> Path:
+    """Grouped heads, odd sizes, untied head; nearly flat logits, so that the smallest change of a bit shows."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     torch.manual_seed(3)
-    family, facts = request.param
-    facts = dict(facts)
-    dtype, kv = getattr(torch, facts.pop("dtype")), facts.pop("kv")
+    facts = {name: value for name, value in FAMILIES[family].items() if name != "kv"}
+    dtype = getattr(torch, facts.pop("dtype"))
     config = transformers.AutoConfig.for_model(
         family,
         vocab_size=VOCAB,
@@ -100,7 +104,6 @@ def model(request, tmp_path_factory) -> tuple[Path, str]:
         eos_token_id=VOCAB - 1,
         **facts,
     )
-    path = tmp_path_factory.mktemp("tiny")
     transformers.AutoModelForCausalLM.from_config(config).to(dtype).save_pretrained(path)
     letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
@@ -108,7 +111,7 @@ def model(request, tmp_path_factory) -> tuple[Path, str]:
     tokenizer.decoder = decoders.ByteLevel()
     (path / "tokenizer.json").write_text(tokenizer.to_str())
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    return path, kv
+    return path
 
 
 DRAFTING = {

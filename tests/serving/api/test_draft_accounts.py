@@ -6,7 +6,7 @@ import pytest
 from netgain.deciding.report.outcome import drafting
 from netgain.ledger.records import DraftCounts, RequestRecord
 from netgain.measuring.client.record import ClientRecord
-from tests.serving.conftest import IM_END
+from tests.serving.conftest import CHAINS, IM_END
 
 # Prompts in the chain model's words (tests/serving/conftest.py): what they copy from is right, wrong, or ends the text.
 WRONG = ("x", "y", "z", "w", "v", "x", "y")
@@ -105,3 +105,29 @@ def test_usage_of_a_server_without_speculation_says_nothing_of_drafts(server):
     answer = server.ask(False, "a", netgain={"record": True}).json
     assert "draft_tokens_details" not in answer["usage"]
     assert answer["netgain"]["drafts"]["steps"] == 0
+
+
+@pytest.mark.parametrize("start", list("abcde"))
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_inside_accepted_drafts_ends_the_text_there(speculating, server, chain_model, start, stream):
+    """The whole answer stands in the prompt, so that it is drafted and accepted beyond the stop; "een la" is cut at another
+    place in every chain."""
+    words = (start, *CHAINS[start], start)
+    fields = {"max_tokens": 40, "stop": "een la", "temperature": 0}
+    ids = [
+        IM_END if word is None else chain_model.spelled.get(word, chain_model.spelled.get(word.encode()))
+        for word in words
+    ]
+
+    def text(of) -> tuple[str, str, int]:
+        if not stream:
+            answer = of.post("/v1/completions", prompt=ids, **fields).json
+            choice = answer["choices"][0]
+            return choice["text"], choice["finish_reason"], answer["usage"]["completion_tokens"]
+        options = {"include_usage": True}
+        chunks = of.post("/v1/completions", prompt=ids, stream=True, stream_options=options, **fields).chunks
+        choices = [choice for chunk in chunks for choice in chunk["choices"]]
+        ended = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+        return "".join(choice["text"] for choice in choices), ended[0], chunks[-1]["usage"]["completion_tokens"]
+
+    assert text(speculating) == text(server) == ("one gr", "stop", 2)
