@@ -161,7 +161,7 @@ STARTED = {("draft", "netgain"), ("heads", "netgain"), ("draft", "llama.cpp")}
 KINDS = {
     "draft": dict.fromkeys(("netgain", "vllm", "sglang", "llama.cpp"), ("model", "layers")),
     "heads": {
-        "netgain": ("feature", "medusa"),
+        "netgain": ("feature", "medusa", "mtp"),
         "vllm": ("eagle", "eagle3", "hf-medusa", "mtp"),
         "sglang": ("eagle", "eagle3", "mtp"),
         "llama.cpp": ("eagle3", "mtp"),
@@ -198,6 +198,7 @@ def test_each_engine_is_told_in_its_own_words():
     )
     netgain = heads.switch_on("netgain", setting("feature"))
     assert netgain.flags == ("--speculation", "draft", "--draft", "d", "--set", "engine.speculation.k=3")
+    assert heads.switch_on("netgain", setting("mtp")).flags[:2] == ("--speculation", "mtp")
     llama = technique("draft").switch_on("llama.cpp", setting("model", "d.gguf"))
     assert llama.flags[:4] == ("--spec-type", "draft-simple", "-md", "d.gguf")
     with pytest.raises(UsageError, match="GGUF"):

@@ -18,10 +18,9 @@ FEATURES = {
     "stop token": SamplingParams(
         max_tokens=OUTPUT,
         temperature=0.9,
-        seed=6,
+        seed=5,
         logit_bias=(*TWO_TOKENS, (11, 8.5)),
         stop_token_ids=(11,),
-        min_tokens=4,
     ),
     "penalties": SamplingParams(
         max_tokens=OUTPUT,
@@ -65,6 +64,10 @@ def folder(requires_compiler, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(folder):
+    return answers_alone(folder)
+
+
+def answers_alone(folder):
     tree = {"model": {"source": str(folder), "threads": 1}, "cache": {"kv_tokens": 1024, "prefix_caching": False}}
     with LLM(EngineConfig.model_validate(tree)) as llm:
         return {
@@ -86,10 +89,22 @@ def drafts_of(name, folder, tmp_path):
 
 @pytest.mark.parametrize("name", DRAFTING)
 def test_answers_are_those_of_a_lone_request_without_drafts(folder, alone, tmp_path, name):
+    check(folder, alone, drafts_of(name, folder, tmp_path))
+
+
+def test_a_module_of_the_models_own_changes_no_answer(requires_compiler, tmp_path):
+    from tests.serving.runtime.mtp_checkpoint import add_mtp
+
+    folder = random_model(tmp_path, "qwen2")
+    add_mtp(folder)
+    check(folder, answers_alone(folder), {"method": "mtp", "k": 3})
+
+
+def check(folder, alone, speculation) -> None:
     tree = {
         "model": {"source": str(folder), "threads": 2},
         **TIGHT,
-        "speculation": drafts_of(name, folder, tmp_path),
+        "speculation": speculation,
     }
     seen = dict.fromkeys(("preempted", "cached", "accepted", "rejected", "ended"), 0)
     with LLM(EngineConfig.model_validate(tree)) as llm:

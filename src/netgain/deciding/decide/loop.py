@@ -42,8 +42,8 @@ from netgain.deciding.decide.server import Served, served_model, step_counts, wh
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.decide.sweeping import announcement, blocks_of, judge_trial
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
-from netgain.deciding.diagnose.hypotheses import rank
-from netgain.deciding.diagnose.workload_classes import workload_classes
+from netgain.deciding.diagnose.hypotheses import Hypothesis, rank
+from netgain.deciding.diagnose.workload_classes import COPIES, workload_classes
 from netgain.deciding.experiment.analyse import Terms
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.idle import find_spinners, give_turn
@@ -57,6 +57,7 @@ from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, dra
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.drafter import Drafter, read_drafter
 from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.prediction import Prediction
 from netgain.deciding.verdict.deploy import deployable
 from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.client.narrator import Narrator
@@ -137,7 +138,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         narrator.found(bottleneck.statement)
         narrator.phase("predicting candidates from the recorded traffic")
         hypotheses = await asyncio.to_thread(rank, catalogue, facts)
-        classes = workload_classes(facts, {one.technique: one.prediction for one in hypotheses})
+        classes = await asyncio.to_thread(workload_classes, facts, copying(facts, hypotheses))
         for one in classes:
             if one.holds:
                 narrator.found(f"{one.workload}: {one.attitude} ({one.evidence})")
@@ -320,6 +321,16 @@ async def _try(
             ),
         ),
     )
+
+
+def copying(facts: Facts, hypotheses: Sequence[Hypothesis]) -> dict[str, Prediction | None]:
+    """What copied drafts are predicted to do, also where another technique was asked for: it tells the workload's class."""
+    found = {one.technique: one.prediction for one in hypotheses}
+    for name in COPIES:
+        if name not in found:
+            copied = CATALOGUE[name]
+            found[name] = None if copied.cannot_apply(facts) else copied.predict(facts)
+    return found
 
 
 def drafter_on(settings: Settings, served: Served) -> Drafter | None:

@@ -8,6 +8,7 @@ import msgspec
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.prediction import Prediction
 from netgain.ledger.stage import Stage
+from netgain.wording import count
 
 LOW_CONCURRENCY = 4  # requests at once
 DECODES = 0.5  # share of end-to-end time
@@ -119,7 +120,8 @@ def _room(facts: Facts) -> WorkloadClass:
         return WorkloadClass(name, attitude, f"what {missing} is not known", None)
     left = int(fits * own / (own + taken))
     needed = round(facts.concurrency * (facts.decomposition.prompt_tokens + facts.decomposition.output_tokens))
-    told = f"with it {left:,} of {fits:,} tokens fit, and {facts.concurrency} requests of this workload hold {needed:,}"
+    held = count(facts.concurrency, "request")
+    told = f"with it {left:,} of {fits:,} tokens fit, and {held} of this workload at once hold {needed:,}"
     return WorkloadClass(name, attitude, told, needed > left)
 
 

@@ -38,6 +38,9 @@ def heads_switch(engine: str, setting: Setting) -> SwitchOn:
     source, k, kind = str(setting["draft"]), str(setting["k"]), str(setting["kind"])
     if engine == "netgain" and kind in _NETGAINS_OWN:
         return _netgain(source, k)
+    if engine == "netgain" and kind == "mtp":
+        flags = ("--speculation", "mtp", "--set", f"engine.speculation.k={k}")
+        return SwitchOn(engine="netgain", flags=flags, checked_with=("0.1.0",))
     if engine == "vllm" and kind in _VLLM_METHODS:
         return _vllm(_VLLM_METHODS[kind], source, k)
     if engine == "sglang" and kind in _SGLANG_ALGORITHMS:
