@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from netgain.ledger.collector import Collector
 from netgain.ledger.prometheus import COUNTERS, GAUGES, Exporter
-from netgain.ledger.records import DraftCounts, Handoff, HandoffKind, RequestRecord
+from netgain.ledger.records import DraftCounts, Handoff, HandoffKind, KVReuse, RequestRecord
 from netgain.ledger.stage import Stage
 
 RECORD = RequestRecord(
@@ -209,3 +209,36 @@ def test_build_info_names_what_serves() -> None:
     assert [key for key in _samples(exporter) if key[0] == "netgain_build_info"] == [
         ("netgain_build_info", tuple(sorted(labels.items())))
     ]
+
+
+def test_tiers_are_counted_apart_and_their_gauges_go_with_their_engine() -> None:
+    exporter = Exporter()
+    report = {
+        "kv_lookups": 3,
+        "tier_hits/disk": 5,
+        "tier_hits/dram": 7,
+        "tier_bytes/disk": 100.0,
+        "tier_bytes/dram": None,
+    }
+    exporter.engine(report, replica="a")
+    shown = exporter.render().decode()
+    assert 'netgain_kv_lookups_total{replica="a"} 3.0' in shown
+    assert 'netgain_kv_tier_hits_total{replica="a",tier="disk"} 5.0' in shown
+    assert 'netgain_kv_tier_hits_total{replica="a",tier="dram"} 7.0' in shown
+    assert 'netgain_kv_tier_bytes{replica="a",tier="disk"} 100.0' in shown
+    assert 'netgain_kv_tier_bytes{replica="a",tier="dram"}' not in shown
+    exporter.engine_gone("a")
+    shown = exporter.render().decode()
+    assert "netgain_kv_tier_bytes{" not in shown
+    assert 'netgain_kv_tier_hits_total{replica="a",tier="disk"} 5.0' in shown
+
+
+def test_reuse_is_shown_with_the_predictions_behind_it() -> None:
+    exporter = Exporter()
+    kv = KVReuse(why="load", loaded_tokens=96, source="disk", waited_s=0.02, warm_s=0.1, full_s=1.0, actual_s=0.12)
+    exporter.request(msgspec.structs.replace(RECORD, prompt_tokens=300, cached_tokens=200, kv=kv))
+    shown = exporter.render().decode()
+    assert "netgain_kv_hit_tokens_sum 200.0" in shown
+    assert 'netgain_kv_load_tokens_sum{source="disk"} 96.0' in shown
+    assert 'netgain_kv_load_wait_seconds_sum{source="disk"} 0.02' in shown
+    assert 'netgain_kv_prediction_ratio_sum{why="load"} 1.2' in shown

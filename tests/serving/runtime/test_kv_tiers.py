@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 import transformers
@@ -58,13 +59,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def engine(folder: Path, *tiers: str, kv_dtype: str = "auto", **kv: object) -> LLM:
-    tree = {
+def settings(folder: Path, *tiers: str, kv_dtype: str = "auto", **kv: object) -> dict[str, object]:
+    return {
         "model": {"source": str(folder), "threads": 1, "kv_dtype": kv_dtype},
         "cache": {"kv_tokens": 1024},
         "kv": {"tiers": tiers, "policy": "always", **kv},
     }
-    return LLM(EngineConfig.model_validate(tree))
+
+
+def engine(folder: Path, *tiers: str, kv_dtype: str = "auto", **kv: object) -> LLM:
+    return LLM(EngineConfig.model_validate(settings(folder, *tiers, kv_dtype=kv_dtype, **kv)))
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +114,17 @@ def test_every_kv_type_comes_back_as_it_was(folder: Path, tmp_path: Path, kv_dty
         assert loaded(llm) > 140
 
 
+# imports nothing of the tests, whose libraries take long
 WRITER = """
-import sys, time
-from tests.serving.runtime.test_kv_tiers import PROMPTS, SAMPLING, engine
-llm = engine(sys.argv[1], sys.argv[2], close_s=0)
+import json, sys
+from netgain.serving.engine.request import SamplingParams
+from netgain.serving.runtime.config import EngineConfig
+from netgain.serving.runtime.llm import LLM
+tree, prompts, sampling = json.loads(sys.argv[1])
+llm = LLM(EngineConfig.model_validate(tree))
 number = 0
 while True:
-    llm.generate([(*prompt, number % 250) for prompt in PROMPTS], SAMPLING)
+    llm.generate([(*prompt, number % 250) for prompt in prompts], SamplingParams(**sampling))
     llm.built.engine.scheduler.pool.clear_cache()
     print(number, flush=True)
     number += 1
@@ -129,9 +137,8 @@ def test_another_process_loads_what_a_killed_one_stored(
 ) -> None:
     """LMCache/LMCache#2273: the files of a stopped server were neither reused nor removed."""
     tier = f"disk:{tmp_path / 'kv'}:64MiB"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, folder, tier], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
-    )
+    told = json.dumps([settings(folder, tier), PROMPTS, msgspec.to_builtins(SAMPLING)])
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, told], stdout=subprocess.PIPE)
     assert writer.stdout is not None
     for _ in range(3):
         assert writer.stdout.readline()

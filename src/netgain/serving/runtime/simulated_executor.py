@@ -1,13 +1,18 @@
 """Runs batches on measured step costs and a virtual clock instead of weights: the scheduler above it is the real one."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from netgain.cost.step_cost import StepCost
 from netgain.ledger.clock import Clock
 from netgain.ledger.stage import Stage
+from netgain.serving.blocks.layout import KVLayout
 from netgain.serving.engine.batch import Batch, Segment, SegmentResult, StepResult
 from netgain.serving.engine.noise import uniform
+from netgain.serving.tiers.kv_store import Plane, Rows
+from netgain.serving.tiers.object import TARGET, Shape
 
 ACCEPT_LANE = 7  # of the noise: simulated acceptance is apart from any draw of a sampler
 
@@ -68,3 +73,25 @@ class SimulatedExecutor:
 def _allowed(mask: npt.NDArray[np.uint32], filler: int) -> int:
     bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
     return filler if bits[filler] else int(bits.argmax())
+
+
+class SimulatedMemory:
+    """The KV of an executor that has none, for tiers on a virtual clock: as many bytes as a model's blocks would have, all
+    zero, and copied in no time."""
+
+    def __init__(self, layout: KVLayout) -> None:
+        shape = Shape(
+            kv_heads=layout.kv_heads,
+            head_dim=layout.head_dim,
+            dtype="simulated",
+            token_bytes=layout.token_bytes // layout.layers,
+            block_tokens=layout.block_tokens,
+        )
+        self.planes = [Plane(TARGET, layout.layers, shape)]
+        self._zeros = np.zeros(layout.block_bytes, np.uint8)
+
+    def read_blocks(self, blocks: Sequence[int]) -> list[Rows]:
+        return [np.broadcast_to(self._zeros, (len(blocks), len(self._zeros)))]
+
+    def write_blocks(self, blocks: Sequence[int], planes: Sequence[Sequence[memoryview]]) -> None:
+        """Nothing is held."""
