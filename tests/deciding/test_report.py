@@ -28,6 +28,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observa
 from netgain.deciding.experiment.resampling import resampling
 from netgain.deciding.experiment.statistics import effect
 from netgain.deciding.experiment.sweep import Crossover, LoadPoint, Sweep
+from netgain.deciding.report import figures
 from netgain.deciding.report.document import document_of
 from netgain.deciding.report.html import render_html
 from netgain.deciding.report.outcome import Asked, Outcome, arm_limits, arm_report, drafting
@@ -384,6 +385,24 @@ def test_a_sweep_is_drawn_as_a_curve_and_told_in_a_sentence(adopted, tmp_path):
     document = read_verdict(tmp_path)
     assert document.sweep == outcome.sweep
     assert document.load.concurrency == (1, 4, 16, 64)
+
+
+def test_a_chance_is_never_nothing():
+    assert [figures.chance(value) for value in (0.0, 0.0004, 0.0006, 0.5)] == ["< 0.001", "< 0.001", "0.001", "0.500"]
+
+
+def test_what_is_folded_away_is_printed(adopted, tmp_path, requires_browser):
+    """A browser of today hides it by a pseudo-element, not by `display`."""
+    page = render_html(adopted)
+    assert "<details>" in page
+    pages = []
+    for name, text in (("folded", page), ("open", page.replace("<details>", "<details open>"))):
+        (tmp_path / f"{name}.html").write_text(text, encoding="utf-8")
+        target = tmp_path / f"{name}.pdf"
+        command = [requires_browser, "--headless", "--no-sandbox", "--disable-gpu", f"--print-to-pdf={target}"]
+        subprocess.run([*command, (tmp_path / f"{name}.html").as_uri()], capture_output=True, timeout=60, check=True)
+        pages.append(len(re.findall(rb"/Type\s*/Page\b", target.read_bytes())))
+    assert pages[0] == pages[1] > 1
 
 
 def test_a_browser_draws_it(adopted, tmp_path, requires_browser):

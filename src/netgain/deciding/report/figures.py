@@ -48,6 +48,11 @@ def number(value: float | None, digits: int = 2) -> str:
     return "unknown" if value is None else f"{value:.{digits}f}"
 
 
+def chance(value: float) -> str:
+    """A probability; one that rounds to nothing is not nothing."""
+    return "< 0.001" if value < 0.0005 else f"{value:.3f}"
+
+
 def size(value: float | None) -> str:
     """Bytes in MiB or GiB."""
     if value is None:

@@ -50,6 +50,7 @@ def templates() -> jinja2.Environment:
         share=figures.share,
         signed_share=figures.signed_share,
         number=figures.number,
+        chance=figures.chance,
         size=figures.size,
         rate=figures.rate,
         change=change,
