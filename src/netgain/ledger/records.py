@@ -194,6 +194,19 @@ class KVReuse(msgspec.Struct, kw_only=True):
     failed: bool = False
 
 
+class BlendCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a request whose prompt has chunks that were computed apart. Of `chunk_tokens`, `recomputed_tokens` is the mean over
+    the layers of how many were computed all the same; `computed_alone_tokens` stood in no cache, so they were computed by
+    themselves first. `lossy`: the answer may be another than that of the prompt computed whole."""
+
+    selection: str
+    lossy: bool
+    chunks: int
+    chunk_tokens: int
+    recomputed_tokens: float
+    computed_alone_tokens: int
+
+
 class EngineTrace(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine knows of a finished request; the API process adds its own intervals around it. `own_s` and
     `stall_s` split the request's step time into its own cost and waiting for batch neighbours (None: no cost curve).
@@ -209,6 +222,7 @@ class EngineTrace(msgspec.Struct, frozen=True, kw_only=True):
     own_s: float | None = None
     stall_s: float | None = None
     kv: KVReuse | None = None
+    blending: BlendCounts | None = None
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,3 +252,4 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     key_id: str | None = None
     kv: KVReuse | None = None
+    blending: BlendCounts | None = None

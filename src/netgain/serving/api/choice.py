@@ -165,6 +165,7 @@ class Choice:
             tenant=tenant,
             key_id=key_id,
             kv=None if trace is None else trace.kv,
+            blending=None if trace is None else trace.blending,
         )
 
     def _stages(self, intervals: Sequence[Interval], received_s: float, until_s: float) -> dict[Stage, float]:

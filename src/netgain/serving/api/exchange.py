@@ -119,6 +119,7 @@ class Exchange(Response):
                 received_s=now_s,
                 priority=self._prepared.priority,
                 deadline_s=None if self._timeout_s is None else self._received_s + self._timeout_s,
+                chunks=choice.job.chunks,
             )
             self._tickets.append(self._fleet.submit(request, self._events.put_nowait))
 

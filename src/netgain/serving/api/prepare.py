@@ -16,6 +16,8 @@ from netgain.serving.api.protocol import CompletionRequest, GenerationRequest, N
 from netgain.serving.api.served import ServedModel
 from netgain.serving.engine.request import Grammar, SamplingParams
 from netgain.serving.runtime.config import LimitSettings
+from netgain.serving.tiers.blending.joined import Chunks, find_spans
+from netgain.serving.tiers.blending.selection import Deviating, Naive
 from netgain.wording import count
 
 
@@ -28,6 +30,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     prompt: tuple[int, ...]
     sampling: SamplingParams
     echo: str | None = None
+    chunks: Chunks | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +104,7 @@ def prepare(
     # without a seed the answer shall differ from call to call; all choices of a call then share the drawn one
     seed = secrets.randbits(63) if request.seed is None else request.seed
     echo = isinstance(request, CompletionRequest) and request.echo
+    chunks = _chunks(request.netgain, prompts, served)
     jobs = tuple(
         Job(
             index=at * choices + choice,
@@ -108,6 +112,7 @@ def prepare(
             prompt=prompt,
             sampling=sampling,
             echo=served.text_of(prompt) if echo else None,
+            chunks=chunks,
         )
         for at, prompt in enumerate(prompts)
         for sampling in (_sampling(request, len(prompt), seed, grammar, served, limits, whose),)
@@ -137,6 +142,22 @@ def _prompts(request: GenerationRequest, served: ServedModel, limits: LimitSetti
         )
     start = request.add_special_tokens is not False
     return [served.plain_prompt(prompt, start) for prompt in request.prompt]
+
+
+def _chunks(options: NetgainOptions | None, prompts: list[tuple[int, ...]], served: ServedModel) -> Chunks | None:
+    if options is None or options.chunks is None:
+        if options is not None and options.blend_ratio is not None:
+            raise ApiError(400, "netgain.blend_ratio is for netgain.chunks, and there are none", param="netgain")
+        return None
+    if len(prompts) > 1:
+        raise ApiError(400, f"netgain.chunks are for one prompt, {len(prompts)} were sent", param="netgain")
+    try:
+        spans = find_spans(prompts[0], [served.tokenizer.encode(chunk) for chunk in options.chunks])
+    except ValueError as error:
+        number, _, why = str(error).partition(": ")
+        raise ApiError(400, f"netgain.chunks[{number}]: {why}", param="netgain") from error
+    ratio = options.blend_ratio
+    return Chunks(spans=spans, selection=None if ratio is None else Naive() if ratio == 0 else Deviating(float(ratio)))
 
 
 def _presentation(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from netgain.serving.api.fields import (
+    MAX_CHUNKS,
     MAX_DEADLINE_S,
     MAX_LOGPROBS,
     MAX_PROMPTS,
@@ -35,7 +36,9 @@ class StreamOptions(Fields):
 
 class NetgainOptions(Fields):
     """Asks for this server's own account: `record` adds a RequestRecord to the end of the answer, `tokens` the token ids
-    to that record. `speculate` false opts out of speculation, `max_drafts` caps the drafts of a step. An
+    to that record. `speculate` false opts out of speculation, `max_drafts` caps the drafts of a step. `chunks` are
+    texts that stand in the prompt and are taken from where they were computed apart, of whose tokens `blend_ratio` is
+    computed anew (0: none, 1: all, which is exact; default: what the server was set to). An
     unknown field is refused: nobody else's client sends any."""
 
     model_config = ConfigDict(extra="forbid")
@@ -44,6 +47,10 @@ class NetgainOptions(Fields):
     tokens: bool = False
     speculate: bool = True
     max_drafts: int | None = Field(default=None, ge=0)
+    chunks: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHUNKS)] | None = (
+        None
+    )
+    blend_ratio: Annotated[Number, Field(ge=0, le=1)] | None = None
 
     @model_validator(mode="before")
     @classmethod

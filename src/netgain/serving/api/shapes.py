@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from netgain.ledger.records import RequestRecord
+from netgain.ledger.records import BlendCounts, RequestRecord
 from netgain.serving.api.logprobs import ChatLogprobs, RankedToken, TextLogprobs
 from netgain.serving.api.parsing.parts import Content, Part, Reasoning, ToolCallArguments, ToolCallStart
 
@@ -38,7 +38,8 @@ class DraftTokens(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The details are absent while, or where, they are not known; those of drafts also where there is no speculation."""
+    """The details are absent while, or where, they are not known; those of drafts also where there is no speculation,
+    those of blending where no chunks were given."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -46,6 +47,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_tokens_details: CachedTokens | None = None
     completion_tokens_details: ReasoningTokens | None = None
     draft_tokens_details: DraftTokens | None = None
+    blending_details: BlendCounts | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
@@ -256,6 +258,7 @@ def usage_of(
     reasoning_tokens: int | None,
     drafts: DraftTokens | None = None,
     loaded_tokens: int | None = None,
+    blending: BlendCounts | None = None,
 ) -> Usage:
     """Counts as clients read them; None: not known (yet)."""
     return Usage(
@@ -265,6 +268,7 @@ def usage_of(
         None if cached_tokens is None else CachedTokens(cached_tokens, loaded_tokens),
         None if reasoning_tokens is None else ReasoningTokens(reasoning_tokens),
         drafts,
+        blending,
     )
 
 

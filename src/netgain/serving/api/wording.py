@@ -120,6 +120,7 @@ def usage_over(choices: tuple[Choice, ...], completion_tokens: int | None = None
         sum(thoughts) if len(thoughts) == len(choices) else None,
         _drafts_of(choices),
         sum(loaded) if loaded else None,
+        next((choice.trace.blending for choice in firsts if choice.trace is not None), None),
     )
 
 

@@ -6,18 +6,22 @@ from netgain.errors import RequestRejected
 from netgain.serving.engine.grammar import Constraint, Grammars
 from netgain.serving.engine.request import Request
 from netgain.serving.engine.sampling import validate
+from netgain.serving.tiers.blending.joined import Chunks
 
 # An answer travels in one frame between processes; each value is about 16 bytes of it.
 MAX_PROMPT_LOGPROBS = 2_000_000
 
 
-def check_request(request: Request, vocab_size: int) -> None:
-    """Raises RequestRejected naming the parameter. Lengths are the scheduler's to check, grammars the compiler's."""
+def check_request(request: Request, vocab_size: int, *, blends: bool = False) -> None:
+    """Raises RequestRejected naming the parameter. Lengths are the scheduler's to check, grammars the compiler's; `blends` says
+    whether this engine joins chunks."""
     if not request.prompt:
         raise RequestRejected("the prompt has no tokens: send at least one", "prompt")
     if not 0 <= min(request.prompt) <= max(request.prompt) < vocab_size:
         raise RequestRejected(f"the prompt holds token ids outside 0..{vocab_size - 1}", "prompt")
     validate(request.sampling, vocab_size)
+    if request.chunks is not None:
+        _check_chunks(request, request.chunks, blends)
     deadline_s = request.deadline_s
     if deadline_s is not None and not math.isfinite(deadline_s):
         raise RequestRejected(
@@ -46,3 +50,20 @@ def constraint_of(request: Request, stop_ids: frozenset[int], grammars: Grammars
     if grammars is None:
         raise RequestRejected("this engine was built without a vocabulary, so it cannot follow grammars", "grammar")
     return grammars.start(grammar, stop_ids)
+
+
+def _check_chunks(request: Request, chunks: Chunks, blends: bool) -> None:
+    if not blends:
+        raise RequestRejected(
+            "chunks are not blended here: start the server with engine.blending.enabled=true, or leave them out",
+            "chunks",
+        )
+    if not chunks.spans:
+        raise RequestRejected("no chunk is given: leave chunks out", "chunks")
+    fault = chunks.check(len(request.prompt))
+    if fault is not None:
+        raise RequestRejected(fault, "chunks")
+    if request.sampling.prompt_logprobs is not None:
+        raise RequestRejected(
+            "log-probabilities of a prompt need all of its tokens computed: leave chunks or them out", "prompt_logprobs"
+        )

@@ -3,10 +3,12 @@
 import msgspec
 import numpy as np
 
+from netgain.ledger.records import BlendCounts
 from netgain.ledger.stage import Stage
 from netgain.serving.engine.edits import Edits
 from netgain.serving.engine.logprobs import Scores
 from netgain.serving.engine.request import SamplingParams
+from netgain.serving.tiers.blending.joined import Chunks
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +23,9 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     The tokens from the one numbered `scored_from` on need logits, too: there is one for each of `scored`, the token that
     really follows it, to be scored with the `sampling.prompt_logprobs` most likely ones. None of them is among the last
     `rows`.
+
+    Of a segment with `chunks` (positions in the whole request), which holds all that is still to be computed of it, chunks are
+    taken from where they were computed apart, for the tenant of `salt`.
     """
 
     request_id: str
@@ -36,6 +41,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     edits: Edits | None = None
     scored: tuple[int, ...] = ()
     scored_from: int = 0
+    chunks: Chunks | None = None
+    salt: bytes = b""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -53,6 +60,7 @@ class SegmentResult(msgspec.Struct, frozen=True):
 
     `logprobs` score the choices where log-probabilities are asked for; with laws, `logits` float32 [rows, vocab], as the
     model gave them, come instead. `prompt_logprobs` score `scored`. An executor without a model leaves them None.
+    `blending` says what became of the segment's chunks.
     With `error` the segment failed alone (its logits were not numbers, say) and the other segments stand."""
 
     choices: tuple[int, ...]
@@ -61,6 +69,7 @@ class SegmentResult(msgspec.Struct, frozen=True):
     logprobs: Scores | None = None
     prompt_logprobs: Scores | None = None
     logits: np.ndarray | None = None
+    blending: BlendCounts | None = None
 
 
 class StepResult(msgspec.Struct, frozen=True):

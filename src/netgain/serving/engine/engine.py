@@ -21,11 +21,11 @@ from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.grammar import Grammars, Masks
 from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.noise import PositionNoise
-from netgain.serving.engine.protocols import Draft, DraftControl, Executor, Proposer, Target, Verifier
+from netgain.serving.engine.protocols import ChunkSource, Draft, DraftControl, Executor, Proposer, Target, Verifier
 from netgain.serving.engine.request import EngineStats, Output, Request
 from netgain.serving.engine.scheduler import Scheduler, Work
 from netgain.serving.engine.segments import masks_of, segment_of
-from netgain.serving.engine.sequence import Sequence, SequenceState
+from netgain.serving.engine.sequence import SequenceState, sequence_of
 from netgain.serving.engine.step_curve import StepCurve, step_limits
 from netgain.serving.engine.step_probe import DEFAULT_BATCH
 from netgain.serving.engine.tiering import Tiering
@@ -57,6 +57,7 @@ class Engine:
         grammars: Grammars | None = None,
         step_curve: StepCurve | None = None,
         tiering: Tiering | None = None,
+        chunks: ChunkSource | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
@@ -74,6 +75,7 @@ class Engine:
         if proposer and verifier and max_drafts:
             self._drafting = Drafting(proposer, verifier, max_drafts, control or AsManyAsAllowed())
         self._tiering = tiering
+        self._chunks = chunks
         self._grammars = grammars
         self._constrained = 0  # how many of the generations follow a grammar
         self._generations: dict[str, Generation] = {}
@@ -87,34 +89,35 @@ class Engine:
         return bool(self._outbox or self._generations or (self._tiering is not None and self._tiering.storing.has_work))
 
     def must_prepare(self, request: Request) -> bool:
-        """Whether `submit` would compile a grammar, which may take a second: `prepare` does it while the loop goes on."""
+        """Whether `prepare` could do something while the loop goes on: compile a grammar, or fetch chunks."""
         grammar = request.sampling.grammar
-        return grammar is not None and self._grammars is not None and not self._grammars.known(grammar)
+        if grammar is not None and self._grammars is not None and not self._grammars.known(grammar):
+            return True
+        return request.chunks is not None and self._chunks is not None and self._chunks.lacks(request)
 
     async def prepare(self, request: Request) -> None:
-        """Compile the request's grammar on a thread. Raises RequestRejected."""
+        """Compile the request's grammar on a thread, and fetch its chunks. Raises RequestRejected."""
         if request.sampling.grammar is not None and self._grammars is not None:
             await self._grammars.prepare(request.sampling.grammar)
+        if request.chunks is not None and self._chunks is not None:
+            await self._chunks.fetch(request)
+
+    async def settle(self) -> None:
+        """Return when computed chunks are stored, or could not be: before the engine's event loop ends."""
+        if self._chunks is not None:
+            await self._chunks.settle()
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises RequestRejected (it can never run) or Overloaded (not now)."""
         if request.id in self._generations:
             raise RequestRejected(f"a request with id {request.id!r} is running already", "id")
-        check_request(request, self._vocab_size)
+        check_request(request, self._vocab_size, blends=self._chunks is not None)
         start_s = self._clock.now()
         tiering, namespace = self._tiering, self._namespace
         root = namespace.root(request.salt) if tiering is None else tiering.root(namespace, request.salt)
         chain = KeyChain(root, self.scheduler.block_tokens)
         chain.extend(request.prompt)
-        length = len(request.prompt)
-        sequence = Sequence(
-            request.id,
-            length,
-            length + request.sampling.max_tokens,
-            chain.keys,
-            priority=request.priority,
-            to_score=0 if request.sampling.prompt_logprobs is None else length - 1,
-        )
+        sequence = sequence_of(request, chain.keys, self.scheduler.block_tokens)
         stop_ids = stop_ids_of(request, self._eos_ids)
         constraint = constraint_of(request, stop_ids, self._grammars)
         generation = Generation(request, sequence, chain, stop_ids, constraint)
@@ -253,6 +256,8 @@ class Engine:
             self._drafting.close()
         if self._tiering is not None:
             self._tiering.close()
+        if self._chunks is not None:
+            self._chunks.close()
         self.executor.close()
 
     def tier_counters(self) -> dict[str, float]:
@@ -298,6 +303,8 @@ class Engine:
             refusal = generation.extend(tokens)
             if refusal is not None:
                 return Committed(error=refusal)
+        if result.blending is not None:
+            generation.blending = result.blending
         if work.scored and result.prompt_logprobs is not None:
             generation.scored(result.prompt_logprobs)
         published = self.scheduler.commit(work, len(tokens))

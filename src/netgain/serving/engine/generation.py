@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Tokens
 
-from netgain.ledger.records import DraftCounts, EngineTrace, KVReuse, StepShare
+from netgain.ledger.records import BlendCounts, DraftCounts, EngineTrace, KVReuse, StepShare
 from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Timeline
 from netgain.serving.blocks.keys import KeyChain
@@ -23,6 +23,7 @@ class Generation:
         "_prompt_logprobs",
         "_waiting_for",
         "_waiting_since_s",
+        "blending",
         "chain",
         "constraint",
         "drafts",
@@ -59,6 +60,7 @@ class Generation:
         self._prompt_logprobs: list[TokenLogprobs | None] | None = [None] if asked else None
         self.timeline = Timeline()
         self.drafts = DraftCounts()
+        self.blending: BlendCounts | None = None
         self.finish_reason: str | None = None
         self.first_token_s: float | None = None
         self.kv: KVReuse | None = None  # where tiers are asked
@@ -136,4 +138,5 @@ class Generation:
             own_s=self.own_s,
             stall_s=self.stall_s,
             kv=self.kv,
+            blending=self.blending,
         )

@@ -40,6 +40,24 @@ class BlockMemory(Protocol):
         ...
 
 
+class ChunkSource(Protocol):
+    """Where an executor finds chunks that were computed apart; what it does not find it computes and adds."""
+
+    def lacks(self, request: Request) -> bool:
+        """Whether fetching may bring a chunk of the request that is not in memory."""
+        ...
+
+    async def fetch(self, request: Request) -> None:
+        """Bring into memory what is kept elsewhere, within a bounded time; what does not come is computed."""
+        ...
+
+    async def settle(self) -> None:
+        """Return when everything added is stored, or could not be."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Draft(msgspec.Struct, frozen=True):
     """Proposed continuation. `laws` is q as it was sampled, float64 [len(tokens), vocab]; None means one-hot q."""
 

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from netgain.ledger.records import EngineTrace
+from netgain.serving.tiers.blending.joined import Chunks
 
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +49,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     `speculate` False opts out of speculation, `max_drafts` caps the drafts of a step below what the engine would take.
     A lower `priority` is admitted first and preempted last; equals in order of arrival. A request not finished at
-    `deadline_s` ends with the reason "deadline", wherever it is.
+    `deadline_s` ends with the reason "deadline", wherever it is. `chunks` of the prompt are taken from where they were computed
+    apart.
     """
 
     id: str
@@ -61,6 +63,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     received_s: float = 0.0
     priority: int = 0
     deadline_s: float | None = None
+    chunks: Chunks | None = None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):

@@ -277,7 +277,7 @@ class Scheduler:
 
     def _prefill(self, sequence: Sequence, budget: int, work: list[Work], preempted: list[Sequence]) -> int:
         start = sequence.computed
-        count = min(budget, sequence.length - start)
+        count = sequence.length - start if sequence.whole else min(budget, sequence.length - start)
         scored = 0
         if sequence.scored < sequence.to_score:
             # rows before `scored` are computed again after a preemption, and need no logits this time

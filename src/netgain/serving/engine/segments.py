@@ -29,6 +29,9 @@ def segment_of(
         choice=generation.request.choice,
         laws=needs_laws and work.drafts > 0,
     )
+    request = generation.request
+    if request.chunks is not None and work.prefill:
+        segment = msgspec.structs.replace(segment, chunks=request.chunks, salt=request.salt)
     if generation.history is None and not work.scored:  # most requests: nothing to copy for
         return segment
     edits = None

@@ -3,6 +3,8 @@
 from collections.abc import Sequence as Keys
 from enum import StrEnum
 
+from netgain.serving.engine.request import Request
+
 
 class SequenceState(StrEnum):
     WAITING = "waiting"
@@ -17,7 +19,8 @@ class Sequence:
 
     `keys` are those of the full blocks of committed tokens and grow with them (the engine extends the list);
     `drafts` is how many unverified tokens the next step should add behind the committed ones. The logits of the first
-    `to_score` tokens are wanted, those of the first `scored` are done. The queue is in order of `priority` (lower first),
+    `to_score` tokens are wanted, those of the first `scored` are done. A `whole` one is
+    prefilled in one step, however long. The queue is in order of `priority` (lower first),
     then `arrival`, which the scheduler numbers.
 
     Of the first `to_load` blocks, those from `load_from` on are to come from tiers; None: the tiers are still asked.
@@ -41,6 +44,7 @@ class Sequence:
         "state",
         "to_load",
         "to_score",
+        "whole",
     )
 
     def __init__(
@@ -52,6 +56,7 @@ class Sequence:
         *,
         priority: int = 0,
         to_score: int = 0,
+        whole: bool = False,
     ) -> None:
         self.id = sequence_id
         self.length = length
@@ -67,6 +72,24 @@ class Sequence:
         self.priority = priority
         self.arrival = 0
         self.to_score = to_score
+        self.whole = whole
         self.scored = 0
         self.load_from = 0
         self.to_load: int | None = 0
+
+
+def sequence_of(request: Request, keys: list[bytes], block_tokens: int) -> Sequence:
+    """A new one; `keys` are those of the prompt's full blocks."""
+    length = len(request.prompt)
+    if request.chunks is not None:
+        # what stands in and behind chunks is not what its key would say, and depends on the selection
+        keys = keys[: request.chunks.spans[0][0] // block_tokens]
+    return Sequence(
+        request.id,
+        length,
+        length + request.sampling.max_tokens,
+        keys,
+        priority=request.priority,
+        to_score=0 if request.sampling.prompt_logprobs is None else length - 1,
+        whole=request.chunks is not None,
+    )

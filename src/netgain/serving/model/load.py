@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from netgain.serving.blocks.keys import Namespace
 from netgain.serving.model.checkpoint import Checkpoint, open_checkpoint
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.decoder import Decoder
@@ -53,6 +54,16 @@ class LoadedModel:
     notes: tuple[str, ...]
     layer_ops: dict[str, int]
     head_ops: dict[str, int]
+
+    def namespace(self, kv_dtype: torch.dtype) -> Namespace:
+        """What its KV of this type depends on besides tokens."""
+        return Namespace(
+            weights=self.weights_digest,
+            tokenizer=self.tokenizer_digest,
+            rope=repr(self.config.rope),
+            kv_dtype=str(kv_dtype).removeprefix("torch."),
+            numerics=self.numerics,
+        )
 
 
 def load_model(

@@ -14,7 +14,6 @@ from netgain.errors import UsageError
 from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
-from netgain.serving.blocks.keys import Namespace
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.grammar import Grammars
@@ -31,6 +30,7 @@ from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.block_memory import PoolMemory
 from netgain.serving.runtime.build_tiering import build_tiering
+from netgain.serving.runtime.blending.build import build_blending
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings, StepCostSettings
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
 from netgain.serving.runtime.heap import give_back_freed_memory
@@ -144,7 +144,16 @@ def build_engine(
         )
     kv = PagedKV(model, blocks, layout.block_tokens, kv_dtype, device)
     drafts = draft.over(blocks, config.scheduler.max_batch_tokens) if draft else None
-    executor = TorchExecutor(loaded.model, kv, kernels, *(drafts[1:] if drafts else ()))
+    namespace = loaded.namespace(kv_dtype)
+    blending = None
+    if config.blending.enabled:
+        blending = build_blending(
+            config.blending, loaded.model, namespace, kv_dtype, clock, draft.name if draft else None
+        )
+        notes.append(blending.note)
+    executor = TorchExecutor(
+        loaded.model, kv, kernels, *(drafts[1:] if drafts else ()), blender=blending.blender if blending else None
+    )
     scheduler = Scheduler(
         BlockPool(blocks),
         clock,
@@ -155,7 +164,6 @@ def build_engine(
         max_length=max_length,
         prefix_caching=config.cache.prefix_caching,
     )
-    kv_name = str(kv_dtype).removeprefix("torch.")
     proposer: Proposer | ModelDrafts | None = drafts.proposer if drafts else None
     if proposer is None and speculation.method != "none":
         proposer = wrap_proposer(
@@ -180,7 +188,7 @@ def build_engine(
             **_on_this_machine(),
             "weights": loaded.weights_digest,
             "numerics": loaded.numerics,
-            "kv_dtype": kv_name,
+            "kv_dtype": namespace.kv_dtype,
             "threads": str(threads),
             "device": str(device),
             "max_tokens": str(scheduler.max_batch_tokens),
@@ -205,13 +213,7 @@ def build_engine(
     engine = Engine(
         executor=steps,
         scheduler=scheduler,
-        namespace=Namespace(
-            weights=loaded.weights_digest,
-            tokenizer=loaded.tokenizer_digest,
-            rope=repr(model.rope),
-            kv_dtype=kv_name,
-            numerics=loaded.numerics,
-        ),
+        namespace=namespace,
         clock=clock,
         collector=collector,
         vocab_size=model.vocab,
@@ -231,6 +233,7 @@ def build_engine(
         grammars=Grammars(loaded.tokenizer.token_bytes, model.vocab),
         step_curve=step_curve,
         tiering=tiering,
+        chunks=blending.store if blending else None,
     )
     draft_weight_bytes = draft.weight_bytes if draft else 0
     info = EngineInfo(
@@ -240,7 +243,7 @@ def build_engine(
         dtype="+".join(loaded.computed).lower(),
         model_note="; ".join(loaded.notes) or None,
         settings_note="; ".join(notes) or None,
-        kv_dtype=kv_name,
+        kv_dtype=namespace.kv_dtype,
         kernels=kernels.name,
         kernels_note=kernels.note,
         device=str(device),

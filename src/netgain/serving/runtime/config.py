@@ -158,6 +158,29 @@ class SpeculationSettings(Settings):
         return self
 
 
+class BlendingSettings(Settings):
+    """Chunks of prompts whose KV is computed once, apart, and joined. Lossy below ratio 1."""
+
+    enabled: bool = Field(default=False, description="requests may mark chunks of their prompts")
+    ratio: float | Literal["calibrated"] = Field(
+        default="calibrated",
+        description="share of chunks' tokens computed anew, 0 to 1, where a request says nothing; calibrated is what "
+        "`netgain blend` found for the model, and without it 1, which is exact",
+    )
+    memory_bytes: int = Field(default=256 << 20, ge=1 << 20, description="of chunks in memory")
+    folder: str | None = Field(
+        default=None, min_length=1, description="where chunks outlive the process; none by default"
+    )
+    folder_bytes: int = Field(default=4 << 30, ge=1 << 20, description="of chunks in the folder")
+
+    @field_validator("ratio")
+    @classmethod
+    def _ratio_is_a_share(cls, ratio: float | str) -> float | str:
+        if not isinstance(ratio, str) and not 0 <= ratio <= 1:
+            raise ValueError(f"the ratio is a share from 0 to 1, not {ratio}")
+        return ratio
+
+
 class StepCostSettings(Settings):
     """The measured cost of a step, by what it holds: kept in the cache, measured again while the engine is idle."""
 
@@ -187,6 +210,8 @@ class EngineConfig(Settings):
         if self.kv.tiers and not self.cache.prefix_caching:
             raise ValueError("kv.tiers find KV by its prefix: they need cache.prefix_caching")
         return self
+
+    blending: BlendingSettings = BlendingSettings()
 
 
 class LimitSettings(Settings):

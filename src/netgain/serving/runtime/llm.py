@@ -11,6 +11,7 @@ from netgain.ledger.records import EngineTrace
 from netgain.serving.engine.request import Output, Request, SamplingParams, TokenLogprobs
 from netgain.serving.runtime.build import build_engine
 from netgain.serving.runtime.config import EngineConfig
+from netgain.serving.tiers.blending.joined import Chunks
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +43,10 @@ class LLM:
         self,
         prompts: Sequence[str | Sequence[int]],
         sampling: SamplingParams | Sequence[SamplingParams],
+        chunks: Sequence[Chunks | None] | None = None,
     ) -> list[Completion]:
-        """Answer every prompt (text, or token ids), batched together; one sampling for all or one each.
+        """Answer every prompt (text, or token ids), batched together; one sampling for all or one each. `chunks` (one entry per
+        prompt) are taken from where they were computed apart; their positions are those of the prompt's tokens.
 
         Raises RequestRejected for a prompt that can never run; the others are then not started.
         """
@@ -55,8 +58,9 @@ class LLM:
                 prompt=tuple(tokenizer.encode(prompt, start=True) if isinstance(prompt, str) else prompt),
                 sampling=one,
                 received_s=self._clock.now(),
+                chunks=apart,
             )
-            for prompt, one in zip(prompts, params, strict=True)
+            for prompt, one, apart in zip(prompts, params, chunks or [None] * len(prompts), strict=True)
         ]
         return asyncio.run(self._run(requests))
 
@@ -75,11 +79,14 @@ class LLM:
         submitted: list[str] = []
         try:
             for request in requests:
+                if request.chunks is not None:
+                    await engine.prepare(request)
                 engine.submit(request)
                 submitted.append(request.id)
             while engine.has_work:
                 for output in await engine.step():
                     outputs[output.request_id].append(output)
+            await engine.settle()
         except BaseException:
             for request_id in submitted:
                 engine.abort(request_id)

@@ -1,8 +1,9 @@
 """Runs batches on real weights: packs segments into flat rows, one forward pass, one choice per row."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import msgspec
 import torch
 
 from netgain.errors import ExecutorFailed
@@ -13,6 +14,7 @@ from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.decoder import Decoder
 from netgain.serving.model.features import FeaturePlane
 from netgain.serving.model.kernels.protocol import Kernels
+from netgain.serving.runtime.blending.blender import Blender
 from netgain.serving.runtime.packing import PackedRows, Packer
 
 # Rows of logits that are kept from step to step; a step that scores prompts may have more, for once.
@@ -23,7 +25,8 @@ class TorchExecutor:
     """Executor over a model, its KV memory and one Kernels implementation, on the model's device.
 
     `fuse` makes of what the model's taps give the features that heads draft from, which are kept in `features`.
-    Of a draft that knows more ids than its target, only the first `vocab` may be chosen."""
+    Of a draft that knows more ids than its target, only the first `vocab` may be chosen. `blender` computes segments with
+    chunks."""
 
     def __init__(
         self,
@@ -33,12 +36,14 @@ class TorchExecutor:
         features: FeaturePlane | None = None,
         fuse: Callable[[list[torch.Tensor]], torch.Tensor] | None = None,
         vocab: int | None = None,
+        blender: Blender | None = None,
     ) -> None:
         self._model = model
         self._kv: PagedKV | None = kv
         self._kernels = kernels
         self._features, self._fuse = features, fuse
         self._vocab = None if vocab is None or vocab >= model.config.vocab else vocab
+        self._blender = blender
         self._packer = Packer(model.device)
         self._logits = torch.empty(0, model.config.vocab, device=model.device)
 
@@ -46,6 +51,8 @@ class TorchExecutor:
         """One forward pass over the batch's rows. Raises ExecutorFailed when the device cannot compute it."""
         if self._kv is None:
             raise ExecutorFailed("the executor is closed")
+        if any(segment.chunks is not None for segment in batch.segments):
+            return self._execute_apart(batch, self._kv)
         try:
             packed = self._packer.pack(batch.segments)
             started_s = time.monotonic()
@@ -53,10 +60,39 @@ class TorchExecutor:
             forward_s = time.monotonic() - started_s
         except RuntimeError as failure:  # what torch raises for out-of-memory and device faults
             raise ExecutorFailed(f"the forward pass failed: {failure}") from failure
+        return StepResult(self._answers(batch.segments, packed.wanted_of, logits), forward_s)
+
+    def _execute_apart(self, batch: Batch, kv: PagedKV) -> StepResult:
+        """Segments with chunks are computed one by one, the others together."""
+        plain = tuple(segment for segment in batch.segments if segment.chunks is None)
+        started_s = time.monotonic()
+        done: dict[str, SegmentResult] = {}
+        try:
+            if plain:
+                packed = self._packer.pack(plain)
+                answers = self._answers(plain, packed.wanted_of, self._forward(packed, kv))
+                done = {segment.request_id: result for segment, result in zip(plain, answers, strict=True)}
+            for segment in batch.segments:
+                if segment.chunks is None:
+                    continue
+                if self._blender is None:
+                    raise ExecutorFailed("this executor was built without blending")
+                blended = self._blender.run(segment, kv)
+                (result,) = self._answers((segment,), (segment.rows,), blended.logits)
+                done[segment.request_id] = msgspec.structs.replace(result, blending=blended.counts)
+        except RuntimeError as failure:
+            raise ExecutorFailed(f"the forward pass failed: {failure}") from failure
+        results = tuple(done[segment.request_id] for segment in batch.segments)
+        return StepResult(results, time.monotonic() - started_s)
+
+    def _answers(
+        self, segments: Sequence[Segment], wanted_of: Sequence[int], logits: torch.Tensor
+    ) -> tuple[SegmentResult, ...]:
+        """From the rows of logits of all segments, one after the other."""
         choices: list[int] | None = None  # of every row, once a greedy one is met
         results = []
         row = 0
-        for segment, count in zip(batch.segments, packed.wanted_of, strict=True):
+        for segment, count in zip(segments, wanted_of, strict=True):
             if not count:
                 results.append(SegmentResult(()))
             elif is_plain(segment):
@@ -66,7 +102,7 @@ class TorchExecutor:
             else:
                 results.append(answer(segment, logits[row : row + count].cpu().numpy()))
             row += count
-        return StepResult(tuple(results), forward_s)
+        return tuple(results)
 
     def close(self) -> None:
         self._kv = None

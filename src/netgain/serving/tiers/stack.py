@@ -53,7 +53,7 @@ class _Lane:
             await self._worker
 
     async def close(self) -> None:
-        if self._worker is not None:
+        if self._worker is not None and not self._worker.done():  # a loop that ended has no more to say to one that is
             self._worker.cancel()
             await asyncio.wait({self._worker})
         self._waiting.clear()
