@@ -14,6 +14,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from netgain.cli.cache_blend import blend
 from netgain.cli.cache_codecs import codecs
 from netgain.cli.cache_curve import curve
 from netgain.cli.cache_show import (
@@ -43,6 +44,7 @@ from netgain.serving.tiers.vault_file import DestroyedKey, VaultFile, destroy_ke
 app = typer.Typer(no_args_is_help=True, help="Look into KV tiers, verify or purge them.")
 app.command()(curve)
 app.command()(codecs)
+app.command()(blend)
 
 FAILED = 1
 _PATIENCE_S = 60.0  # for one exchange: nobody's request waits for it

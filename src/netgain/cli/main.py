@@ -50,7 +50,8 @@ COMMANDS: Mapping[str, Command] = {
     "serve": Command("netgain.cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
     "keys": Command("netgain.cli.keys:app", "Make, list or revoke API keys of a server."),
     "cache": Command(
-        "netgain.cli.cache:app", "Look into KV tiers, verify or purge them; what a tier of N GiB would give."
+        "netgain.cli.cache:app",
+        "Look into KV tiers, verify or purge them; what a tier of N GiB would give; calibrate blending.",
     ),
     "record": Command(
         "netgain.cli.record:app", "Record the traffic of any OpenAI-compatible server, or import its logs."

@@ -75,7 +75,7 @@ class Engine:
         if proposer and verifier and max_drafts:
             self._drafting = Drafting(proposer, verifier, max_drafts, control or AsManyAsAllowed())
         self._tiering = tiering
-        self._chunks = chunks
+        self.chunks = chunks
         self._grammars = grammars
         self._constrained = 0  # how many of the generations follow a grammar
         self._generations: dict[str, Generation] = {}
@@ -89,29 +89,24 @@ class Engine:
         return bool(self._outbox or self._generations or (self._tiering is not None and self._tiering.storing.has_work))
 
     def must_prepare(self, request: Request) -> bool:
-        """Whether `prepare` could do something while the loop goes on: compile a grammar, or fetch chunks."""
+        """Whether `prepare` has to compile a grammar, or could fetch chunks, while the loop goes on."""
         grammar = request.sampling.grammar
         if grammar is not None and self._grammars is not None and not self._grammars.known(grammar):
             return True
-        return request.chunks is not None and self._chunks is not None and self._chunks.lacks(request)
+        return request.chunks is not None and self.chunks is not None and self.chunks.lacks(request)
 
     async def prepare(self, request: Request) -> None:
         """Compile the request's grammar on a thread, and fetch its chunks. Raises RequestRejected."""
         if request.sampling.grammar is not None and self._grammars is not None:
             await self._grammars.prepare(request.sampling.grammar)
-        if request.chunks is not None and self._chunks is not None:
-            await self._chunks.fetch(request)
-
-    async def settle(self) -> None:
-        """Return when computed chunks are stored, or could not be: before the engine's event loop ends."""
-        if self._chunks is not None:
-            await self._chunks.settle()
+        if request.chunks is not None and self.chunks is not None:
+            await self.chunks.fetch(request)
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises RequestRejected (it can never run) or Overloaded (not now)."""
         if request.id in self._generations:
             raise RequestRejected(f"a request with id {request.id!r} is running already", "id")
-        check_request(request, self._vocab_size, blends=self._chunks is not None)
+        check_request(request, self._vocab_size, blends=self.chunks is not None)
         start_s = self._clock.now()
         tiering, namespace = self._tiering, self._namespace
         root = namespace.root(request.salt) if tiering is None else tiering.root(namespace, request.salt)
@@ -256,8 +251,8 @@ class Engine:
             self._drafting.close()
         if self._tiering is not None:
             self._tiering.close()
-        if self._chunks is not None:
-            self._chunks.close()
+        if self.chunks is not None:
+            self.chunks.close()
         self.executor.close()
 
     def tier_counters(self) -> dict[str, float]:

@@ -28,9 +28,9 @@ from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
+from netgain.serving.runtime.blending.build import build_blending
 from netgain.serving.runtime.block_memory import PoolMemory
 from netgain.serving.runtime.build_tiering import build_tiering
-from netgain.serving.runtime.blending.build import build_blending
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings, StepCostSettings
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
 from netgain.serving.runtime.heap import give_back_freed_memory
@@ -145,15 +145,9 @@ def build_engine(
     kv = PagedKV(model, blocks, layout.block_tokens, kv_dtype, device)
     drafts = draft.over(blocks, config.scheduler.max_batch_tokens) if draft else None
     namespace = loaded.namespace(kv_dtype)
-    blending = None
-    if config.blending.enabled:
-        blending = build_blending(
-            config.blending, loaded.model, namespace, kv_dtype, clock, draft.name if draft else None
-        )
-        notes.append(blending.note)
-    executor = TorchExecutor(
-        loaded.model, kv, kernels, *(drafts[1:] if drafts else ()), blender=blending.blender if blending else None
-    )
+    blending = build_blending(config.blending, loaded, kv_dtype, clock, draft.name if draft else None, notes)
+    blender = blending.blender if blending else None
+    executor = TorchExecutor(loaded.model, kv, kernels, *(drafts[1:] if drafts else ()), blender=blender)
     scheduler = Scheduler(
         BlockPool(blocks),
         clock,

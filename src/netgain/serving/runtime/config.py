@@ -165,7 +165,7 @@ class BlendingSettings(Settings):
     ratio: float | Literal["calibrated"] = Field(
         default="calibrated",
         description="share of chunks' tokens computed anew, 0 to 1, where a request says nothing; calibrated is what "
-        "`netgain blend` found for the model, and without it 1, which is exact",
+        "`netgain cache blend` found for the model, and without it 1, which is exact",
     )
     memory_bytes: int = Field(default=256 << 20, ge=1 << 20, description="of chunks in memory")
     folder: str | None = Field(
@@ -204,6 +204,12 @@ class EngineConfig(Settings):
     speculation: SpeculationSettings = SpeculationSettings()
     step_cost: StepCostSettings = StepCostSettings()
     kv: KVTierSettings = KVTierSettings()
+
+    @model_validator(mode="after")
+    def _chunks_stay_sealed(self) -> Self:
+        if self.kv.vault is not None and self.blending.folder is not None:
+            raise ValueError("kv.vault seals what leaves the engine, and blending.folder is not sealed: leave one out")
+        return self
 
     @model_validator(mode="after")
     def _tiers_need_keys(self) -> Self:

@@ -86,7 +86,8 @@ class LLM:
             while engine.has_work:
                 for output in await engine.step():
                     outputs[output.request_id].append(output)
-            await engine.settle()
+            if engine.chunks is not None:
+                await engine.chunks.settle()
         except BaseException:
             for request_id in submitted:
                 engine.abort(request_id)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from netgain.errors import RequestRejected, UsageError
+from netgain.errors import RequestRejected
 from netgain.serving.engine.request import SamplingParams
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.llm import LLM
@@ -130,5 +130,3 @@ def test_what_cannot_be_is_refused(llm, tiny):
         pytest.raises(RequestRejected, match=r"engine\.blending\.enabled"),
     ):
         ask(without, Naive())
-    with pytest.raises(UsageError, match="llama model with one layer"):
-        LLM(config(tiny(num_hidden_layers=1).folder))

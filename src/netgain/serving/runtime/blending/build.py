@@ -13,7 +13,7 @@ from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.model.config import ModelConfig
-from netgain.serving.model.decoder import Decoder
+from netgain.serving.model.load import LoadedModel
 from netgain.serving.runtime.blending.blender import Blender
 from netgain.serving.runtime.blending.store import ChunkStore
 from netgain.serving.runtime.config import BlendingSettings
@@ -26,24 +26,34 @@ from netgain.serving.tiers.tier import Tier
 
 
 class Blending(NamedTuple):
-    """`note` says what a user should know about how chunks will be joined."""
+    """What the executor gets, and what the engine gets."""
 
     blender: Blender
     store: ChunkStore
-    note: str
 
 
 def build_blending(
     settings: BlendingSettings,
-    decoder: Decoder,
-    namespace: Namespace,
+    loaded: LoadedModel,
     kv_dtype: torch.dtype,
     clock: Clock,
-) -> Blending:
-    """Raises UsageError for a folder that cannot be made, or a model whose chunks cannot be moved."""
-    refuse_unmovable(decoder.config)
+    draft: str | None,
+    notes: list[str],
+) -> Blending | None:
+    """None where it is not enabled; `notes` get how chunks are joined. Raises UsageError for a folder that cannot be made, and
+    beside a `draft` model. Every model that the model room loads has rotary positions in all of its layers, so its chunks can
+    be moved; what has none, or turns only a part of a head, is refused there by name."""
+    if not settings.enabled:
+        return None
+    if draft is not None:
+        raise UsageError(
+            f"blending together with a draft model ({draft}) is not supported: a draft would have to read every chunk itself. "
+            "Leave one of them out; ngram and suffix drafts go together with it"
+        )
+    namespace = loaded.namespace(kv_dtype)
     selection, note = _selection(settings, namespace)
-    config = decoder.config
+    notes.append(note)
+    config, decoder = loaded.config, loaded.model
     store = ChunkStore(
         namespace,
         chunk_lead(config),
@@ -55,23 +65,13 @@ def build_blending(
         memory_bytes=settings.memory_bytes,
         stack=_stack(settings, clock),
     )
-    return Blending(Blender(decoder, store, selection), store, note)
+    return Blending(Blender(decoder, store, selection), store)
 
 
 def chunk_lead(config: ModelConfig) -> Sequence[int]:
     """What chunks are computed behind: the model's start token, where it has one. Without one a chunk's own first token takes
     the attention that a text's first token draws, as it would at the beginning of any text of that model."""
     return () if config.bos is None else (config.bos,)
-
-
-def refuse_unmovable(config: ModelConfig) -> None:
-    """Raises UsageError, naming the model's architecture, where a chunk computed at one place cannot stand at another. What
-    the model room loads has rotary positions in every layer, so only a chunk without any layer behind another is none."""
-    if config.layers < 2:
-        raise UsageError(
-            f"chunks of a {config.architecture} model with one layer cannot be blended: what to compute anew is found in "
-            "the second layer"
-        )
 
 
 def _selection(settings: BlendingSettings, namespace: Namespace) -> tuple[Selection, str]:
@@ -85,7 +85,7 @@ def _selection(settings: BlendingSettings, namespace: Namespace) -> tuple[Select
     if found is None:
         return Deviating(1.0), (
             "chunks are computed anew in full, which is exact and saves nothing, because blending has not been calibrated "
-            "for this model: run `netgain blend`, or set engine.blending.ratio"
+            "for this model: run `netgain cache blend`, or set engine.blending.ratio"
         )
     selection = selection_of(found.ratio)
     kind = "exact" if selection.exact else "lossy"

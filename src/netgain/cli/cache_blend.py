@@ -1,9 +1,7 @@
-"""`netgain blend`: what joining chunks that were computed apart saves and loses for a model, and the ratio that passes."""
+"""`netgain cache blend`: what joining chunks that were computed apart saves and loses for a model, and the ratio that passes."""
 
-import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +11,6 @@ import typer
 from netgain.cost import kept
 from netgain.errors import UsageError
 from netgain.folders import cache_folder
-
-CONFIDENCE = 0.9  # both ends; the worse end is then passed with 5 %
 
 
 def blend(
@@ -38,7 +34,7 @@ def blend(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Calibrate blending: quality by ratio, and the smallest ratio that passes the gate."""
-    from netgain.cli.blend_run import calibrate
+    from netgain.cli.cache_blend_run import calibrate
     from netgain.serving.runtime.blending.questions import generated, read_questions
     from netgain.serving.tiers.blending.calibration import Gate, calibration_file
 
@@ -108,11 +104,3 @@ def _show(found: Any) -> None:
     ratio = found.ratio
     said = "1, the exact prefill: nothing below it passes" if ratio == 1 else f"{ratio:g}, the smallest that passes"
     console.print(f"Ratio for this model: {said}. Below 1 the answers may differ (lossy).", highlight=False)
-
-
-def threads() -> int:
-    """Cores of this process."""
-    return len(os.sched_getaffinity(0))
-
-
-__all__: Sequence[str] = ("blend",)

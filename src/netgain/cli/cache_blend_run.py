@@ -1,4 +1,4 @@
-"""Loads a model, asks it the questions and puts the figures of `netgain blend` together."""
+"""Loads a model, asks it the questions and puts the figures of `netgain cache blend` together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import load_model
-from netgain.serving.runtime.blending.build import refuse_unmovable, selection_of
+from netgain.serving.runtime.blending.build import selection_of
 from netgain.serving.runtime.blending.measure import Answered, measure
 from netgain.serving.runtime.blending.questions import Question
 from netgain.serving.tiers.blending.calibration import Calibration, Gate, Point
@@ -44,17 +44,10 @@ def calibrate(
     kernels = load_kernels("auto", threads)
     torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)
     loaded = load_model(source, dtype, kernels)
-    refuse_unmovable(loaded.config)
     if kv_dtype not in ("auto", *DTYPES):
         raise UsageError(f"KV dtype {kv_dtype!r} is not supported; supported: auto, {', '.join(DTYPES)}")
     kind = DTYPES[("fp32" if dtype == "fp32" else "bf16") if kv_dtype == "auto" else kv_dtype]
-    namespace = Namespace(
-        weights=loaded.weights_digest,
-        tokenizer=loaded.tokenizer_digest,
-        rope=repr(loaded.config.rope),
-        kv_dtype=str(kind).removeprefix("torch."),
-        numerics=loaded.numerics,
-    )
+    namespace = loaded.namespace(kind)
     selections: list[Selection] = [*(selection_of(ratio) for ratio in ratios), *(First(count) for count in firsts)]
     with _progress() as progress:
         task = progress.add_task("questions", total=1.0)

@@ -1,0 +1,83 @@
+"""Prompts with chunks over HTTP."""
+
+import pytest
+
+CHUNKS = ["a lamp that nobody lit and that burns. ", "the second report, of another harbour. "]
+PROMPT = "Read. " + CHUNKS[0] + CHUNKS[1] + "say n"
+
+
+@pytest.fixture(scope="module")
+def blending(start_server, server_options):
+    with start_server(*server_options, "--set", "engine.blending.enabled=true") as running:
+        yield running
+
+
+def completion(server, netgain=None, **body):
+    fields = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0}
+    if netgain is not None:
+        fields["netgain"] = netgain
+    return server.post("/v1/completions", **(fields | body))
+
+
+def test_an_answer_says_what_of_its_chunks_was_reused_and_that_it_is_lossy(blending):
+    plain = completion(blending).json
+    first = completion(blending, {"chunks": CHUNKS, "blend_ratio": 0, "record": True}).json
+    second = completion(blending, {"chunks": CHUNKS[::-1], "blend_ratio": 0}).json
+    assert "blending_details" not in plain["usage"]
+    assert first["choices"][0]["text"] == plain["choices"][0]["text"]
+    told, again = first["usage"]["blending_details"], second["usage"]["blending_details"]
+    size = sum(map(len, CHUNKS))  # a byte is a token, but for the words of the chains
+    assert told["lossy"] is True
+    assert told["selection"] == "naive"
+    assert told["chunks"] == 2
+    assert size / 2 < told["chunk_tokens"] <= size
+    assert told["computed_alone_tokens"] == told["chunk_tokens"]
+    assert again["computed_alone_tokens"] == 0
+    assert again["recomputed_tokens"] == 0
+    assert first["netgain"]["blending"] == told
+
+
+def test_ratio_1_and_a_model_without_calibration_lose_nothing(blending):
+    for netgain in ({"chunks": CHUNKS, "blend_ratio": 1}, {"chunks": CHUNKS}):
+        told = completion(blending, netgain).json["usage"]["blending_details"]
+        assert told["lossy"] is False
+        assert told["recomputed_tokens"] == told["chunk_tokens"] > 0
+
+
+def test_chunks_in_a_chat(blending):
+    messages = [{"role": "user", "content": PROMPT}]
+    netgain = {"chunks": CHUNKS, "blend_ratio": 0.5}
+    answer = blending.post("/v1/chat/completions", messages=messages, max_tokens=4, netgain=netgain)
+    assert answer.json["usage"]["blending_details"]["selection"] == "deviating 50%"
+
+
+@pytest.mark.parametrize(
+    ("netgain", "said"),
+    [
+        ({"chunks": ["not in there"]}, "netgain.chunks[0]"),
+        ({"chunks": [CHUNKS[0], CHUNKS[0]]}, "netgain.chunks[1]"),
+        ({"chunks": []}, "chunks"),
+        ({"chunks": [""]}, "chunks"),
+        ({"chunks": "text"}, "chunks"),
+        ({"chunks": CHUNKS, "blend_ratio": 1.5}, "blend_ratio"),
+        ({"chunks": CHUNKS, "blend_ratio": "all"}, "blend_ratio"),
+        ({"blend_ratio": 0.5}, "netgain.blend_ratio is for netgain.chunks"),
+    ],
+)
+def test_what_is_wrong_with_chunks_is_said(blending, netgain, said):
+    answer = completion(blending, netgain)
+    assert answer.status == 400
+    assert said in answer.json["error"]["message"] + str(answer.json["error"]["param"])
+
+
+def test_chunks_of_several_prompts_and_their_log_probabilities_are_refused(blending):
+    assert completion(blending, {"chunks": CHUNKS}, prompt=[PROMPT, PROMPT]).status == 400
+    answer = completion(blending, {"chunks": CHUNKS}, prompt_logprobs=1)
+    assert answer.status == 400
+    assert "log-probabilities of a prompt" in answer.json["error"]["message"]
+
+
+def test_a_server_that_was_not_asked_to_blend_says_how(server):
+    answer = completion(server, {"chunks": CHUNKS})
+    assert answer.status == 400
+    assert "engine.blending.enabled=true" in answer.json["error"]["message"]
