@@ -19,6 +19,12 @@ from netgain.cli.main import run
         (["--concurrency", "0"], "concurrency is 0"),
         (["--temperature", "9"], "temperature is 9.0"),
         (["--seed", "-1"], "seed is -1"),
+        (["--technique", "heads"], "name a draft (--draft)"),
+        (["--draft-cost", "0.1"], "name it with --draft"),
+        (["--draft", "m", "--draft-survival", "often"], "--draft-survival is 'often'"),
+        (["--draft", "m", "--draft-survival", "0.3,0.5"], "survival falls"),
+        (["--draft", "m", "--draft-cost", "nan"], "decode step"),
+        (["--draft", "/"], "so it is no draft"),
         (["--seed", "99999999999999999999"], "seed is 99999999999999999999"),
     ],
 )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from netgain.deciding.diagnose.workload_classes import WorkloadClass, workload_classes
+from netgain.deciding.diagnose.workload_classes import SPECULATION, WorkloadClass, workload_classes
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.prediction import Prediction
 from netgain.deciding.technique.protocol import Technique
@@ -21,9 +21,6 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction | None
     cannot_apply: str | None
     hints: tuple[WorkloadClass, ...] = ()
-
-
-_NO_SPECULATION = frozenset({"kv-int8", "kv-tiers"})
 
 
 def rank(catalogue: Mapping[str, Technique], facts: Facts) -> tuple[Hypothesis, ...]:
@@ -56,4 +53,4 @@ def _consider(technique: Technique, facts: Facts) -> Hypothesis:
 
 def _hints(technique: Technique, classes: tuple[WorkloadClass, ...]) -> tuple[WorkloadClass, ...]:
     """The classes that hold: they are about speculation, and about no other technique."""
-    return () if technique.name in _NO_SPECULATION else tuple(one for one in classes if one.holds)
+    return tuple(one for one in classes if one.holds) if technique.name in SPECULATION else ()

@@ -17,6 +17,7 @@ COPYING = 0.5  # accepted share of copied drafts from which output is called cop
 MATCHED = 0.5  # share of first drafts that stand from which a draft is called well matched
 FULL = 0.75  # marginal cost of a token in a step, as a share of a whole step, from which compute counts as full
 COPIES = ("ngram", "suffix")
+SPECULATION = (*COPIES, "draft", "heads")  # the techniques that the classes are about
 
 
 class WorkloadClass(msgspec.Struct, frozen=True):

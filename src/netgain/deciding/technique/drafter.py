@@ -76,6 +76,8 @@ def _from_files(source: str) -> Drafter:
     if source == OF_THE_TARGET:
         return Drafter(source=source, kind="mtp")
     folder = Path(source).expanduser()
+    if folder.exists():  # a server is started, and started again, wherever that may be
+        source = str(folder.absolute())
     try:
         if (folder / _MANIFEST).is_file():
             return _trained(source, folder)
