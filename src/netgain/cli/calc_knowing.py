@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from netgain.cli.calc_show import AsJson, Line, answer
+from netgain.cli.calc_show import NONE, AsJson, Line, answer
 from netgain.cost import knowledge
 from netgain.cost.kv import transfer_s
 from netgain.cost.quantity import Quantity, amount, bandwidth, duration, money, size, write_time
@@ -12,7 +12,6 @@ from netgain.errors import UsageError
 
 _TOKENS = Quantity(500.0, "500")
 _CHUNKS = Quantity(10.0, "10")
-_NONE = Quantity(0.0, "0")
 _CAG = "arithmetic of prompt tokens; CAG as in arXiv 2412.15605 (Don't Do RAG)"
 
 System = Annotated[
@@ -32,8 +31,8 @@ def price(
     chunks: Chunks = _CHUNKS,
     chunk: Chunk = _TOKENS,
     question: Question = _TOKENS,
-    retrieval: Annotated[Quantity, typer.Option(parser=money, help="Price of one retrieval.")] = _NONE,
-    storage: Annotated[Quantity, typer.Option(parser=money, help="Price of keeping the cache, per request.")] = _NONE,
+    retrieval: Annotated[Quantity, typer.Option(parser=money, help="Price of one retrieval.")] = NONE,
+    storage: Annotated[Quantity, typer.Option(parser=money, help="Price of keeping the cache, per request.")] = NONE,
     json: AsJson = False,
 ) -> None:
     """Price per request at an API that sells tokens. Says nothing of a server of one's own (rag-cag-time)."""
@@ -73,7 +72,7 @@ def time(
     knowledge_tokens: Knowledge,
     prefill: Annotated[Quantity, typer.Option(parser=amount, help="Prefill of the server, tokens per second.")],
     reuse: Annotated[Quantity, typer.Option(parser=amount, help="Requests per build, until it is invalidated.")],
-    retrieval: Annotated[Quantity, typer.Option(parser=duration, help="Embed, search and rerank.")] = _NONE,
+    retrieval: Annotated[Quantity, typer.Option(parser=duration, help="Embed, search and rerank.")] = NONE,
     kv_bytes: Annotated[
         Quantity | None, typer.Option("--kv", parser=size, help="KV of the knowledge, if a hit has to load it.")
     ] = None,

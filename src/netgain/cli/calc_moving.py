@@ -5,18 +5,13 @@ from typing import Annotated
 
 import typer
 
-from netgain.cli.calc_show import AsJson, Line, answer
+from netgain.cli.calc_show import NONE, AsJson, Bandwidth, Line, answer
 from netgain.cost import kv
-from netgain.cost.quantity import Quantity, amount, bandwidth, duration, frequency, size, write_size, write_time
+from netgain.cost.quantity import Quantity, amount, duration, frequency, size, write_size, write_time
 from netgain.errors import UsageError
 
-_NONE = Quantity(0.0, "0")
 _ROOM = 0.8  # of the effective bandwidth; queues, other traffic and the protocol need the rest
 _WARM = "T_warm = lookup + queue + transfer + deserialise + suffix prefill, against a full prefill"
-
-Bandwidth = Annotated[
-    Quantity, typer.Option("--bandwidth", parser=bandwidth, help="Effective under load, never the link's peak.")
-]
 
 
 def kv_size(
@@ -128,10 +123,10 @@ def warm(
     kv_bytes: Annotated[Quantity, typer.Option("--kv", parser=size, help="KV to load.")],
     link: Bandwidth,
     full: Annotated[Quantity, typer.Option(parser=duration, help="Time of the full prefill, which a hit saves.")],
-    lookup: Annotated[Quantity, typer.Option(parser=duration, help="Finding it.")] = _NONE,
-    queue: Annotated[Quantity, typer.Option(parser=duration, help="Waiting for the tier.")] = _NONE,
-    deserialise: Annotated[Quantity, typer.Option(parser=duration, help="Decoding what was loaded.")] = _NONE,
-    suffix: Annotated[Quantity, typer.Option(parser=duration, help="Prefill of what the cache lacks.")] = _NONE,
+    lookup: Annotated[Quantity, typer.Option(parser=duration, help="Finding it.")] = NONE,
+    queue: Annotated[Quantity, typer.Option(parser=duration, help="Waiting for the tier.")] = NONE,
+    deserialise: Annotated[Quantity, typer.Option(parser=duration, help="Decoding what was loaded.")] = NONE,
+    suffix: Annotated[Quantity, typer.Option(parser=duration, help="Prefill of what the cache lacks.")] = NONE,
     json: AsJson = False,
 ) -> None:
     """Load a cached prefix or compute it again: T_warm against T_full, and the bandwidth at which they are equal."""
@@ -172,8 +167,8 @@ def compress(
     kv_bytes: Annotated[Quantity, typer.Option("--kv", parser=size, help="KV before compression.")],
     link: Bandwidth,
     ratio: Annotated[float, typer.Option(min=0.001, help="Bytes before over bytes after: 4 is a quarter.")],
-    encode: Annotated[Quantity, typer.Option(parser=duration, help="Compressing.")] = _NONE,
-    decode: Annotated[Quantity, typer.Option(parser=duration, help="Decompressing.")] = _NONE,
+    encode: Annotated[Quantity, typer.Option(parser=duration, help="Compressing.")] = NONE,
+    decode: Annotated[Quantity, typer.Option(parser=duration, help="Decompressing.")] = NONE,
     json: AsJson = False,
 ) -> None:
     """Compress KV before moving it, or not: T = encode + compressed bytes / bandwidth + decode."""

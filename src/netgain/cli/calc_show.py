@@ -7,9 +7,13 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from netgain.cost.quantity import write_number, write_size, write_time
+from netgain.cost.quantity import Quantity, bandwidth, write_number, write_size, write_time
 
 Unit = Literal["bytes", "bytes/s", "s", "share", "tokens", "x", ""]
+NONE = Quantity(0.0, "0")
+Bandwidth = Annotated[
+    Quantity, typer.Option("--bandwidth", parser=bandwidth, help="Effective under load, never the link's peak.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As one JSON object.")]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from netgain.cli.calc_show import AsJson, Line, answer
+from netgain.cli.calc_show import NONE, AsJson, Bandwidth, Line, answer
 from netgain.cost import collectives
 from netgain.cost import experts as moe
 from netgain.cost.kv import transfer_s
@@ -14,7 +14,6 @@ from netgain.errors import UsageError
 
 _TWO_BYTES = Quantity(2.0, "2B")
 _NO_BYTES = Quantity(0.0, "0B")
-_NONE = Quantity(0.0, "0")
 _ROUTED = re.compile(r"(\d+):(\d+(?:,\d+)*)")
 _KINDS: tuple[collectives.Collective, ...] = (
     "all-reduce",
@@ -150,11 +149,9 @@ def balance(
 def collective(
     ranks: Annotated[int, typer.Option(min=1, help="Ranks in the group.")],
     message: Annotated[Quantity, typer.Option("--size", parser=size, help="Bytes of the message on each rank.")],
-    link: Annotated[
-        Quantity, typer.Option("--bandwidth", parser=bandwidth, help="Effective bandwidth of a rank's link.")
-    ],
+    link: Bandwidth,
     kind: Annotated[str, typer.Option(help=f"{', '.join(_KINDS)}.")] = "all-reduce",
-    latency: Annotated[Quantity, typer.Option(parser=duration, help="Latency of one hop.")] = _NONE,
+    latency: Annotated[Quantity, typer.Option(parser=duration, help="Latency of one hop.")] = NONE,
     json: AsJson = False,
 ) -> None:
     """Time of one collective by latency and bandwidth (ring)."""

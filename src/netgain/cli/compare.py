@@ -11,6 +11,7 @@ from rich.console import Console
 
 from netgain.cli.exit_codes import INTERRUPTED, of_verdict
 from netgain.cli.headers import header
+from netgain.cli.lab_options import CutTokens, RequestTimeout, Seed, Slo, Temperature, Workload
 from netgain.cli.quality_options import (
     LIMITS,
     Margin,
@@ -21,6 +22,7 @@ from netgain.cli.quality_options import (
     RequireTasks,
     Scorer,
     Tasks,
+    asked_limits,
 )
 from netgain.deciding.compare.run import compare as run_comparison
 from netgain.deciding.compare.settings import START_TIMEOUT_S, QualityAsked, Settings, SideAsked
@@ -29,7 +31,6 @@ from netgain.deciding.compare.write import write_comparison
 from netgain.deciding.decide.budget import parse_budget
 from netgain.deciding.decide.prepared import to_go_on_with
 from netgain.deciding.experiment.arms.described import Described, describe, describes_an_arm
-from netgain.deciding.experiment.quality_gate import QualityLimits
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
@@ -51,12 +52,7 @@ def compare(
     candidate: Annotated[
         list[str], typer.Option(metavar="URL|ARM|PATH", help="What is to be better than the baseline.")
     ],
-    workload: Annotated[
-        str,
-        typer.Option(
-            help="edit, chat, shared-prefix, or the path of a file: JSONL with your own prompts, or a recording."
-        ),
-    ] = "chat",
+    workload: Workload = "chat",
     concurrency: Annotated[
         int | None, typer.Option(help="Requests in flight (1 where no rate is given).", show_default=False)
     ] = None,
@@ -144,19 +140,17 @@ def compare(
     max_kl_p99: MaxKlP99 = LIMITS.kl_p99,
     min_same_first: MinSameFirst = LIMITS.same_first,
     require_tasks: RequireTasks = False,
-    slo: Annotated[
-        str | None, typer.Option(help="Limits that must hold, such as ttft=500ms,itl.p99=50ms (p95 where not said).")
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(help="Overrides the workload's; 0 is greedy.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Cut outputs at this many tokens; 64 with --quick.")] = None,
+    slo: Slo = None,
+    temperature: Temperature = None,
+    max_tokens: CutTokens = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Let every answer run to its limit, so that both write equally much.")
     ] = False,
     minimum_effect: Annotated[
         float, typer.Option(help="A difference below this share of time does not matter.")
     ] = MINIMUM_EFFECT,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")] = 300.0,
-    seed: Annotated[int, typer.Option(help="Seed of sampling and of the statistics.")] = 0,
+    timeout: RequestTimeout = 300.0,
+    seed: Seed = 0,
     header_: Annotated[
         list[str] | None,
         typer.Option(
@@ -204,13 +198,7 @@ def compare(
             tasks=tasks,
             scorer=scorer,
             margin=margin,
-            limits=QualityLimits(
-                perplexity_ratio=max_perplexity,
-                kl_mean=max_kl,
-                kl_p99=max_kl_p99,
-                same_first=min_same_first,
-                tasks=require_tasks,
-            ),
+            limits=asked_limits(max_perplexity, max_kl, max_kl_p99, min_same_first, require_tasks),
         )
     elif scorer is not None or require_tasks:
         raise UsageError("a scorer judges the answers to tasks; give them with --tasks FILE")

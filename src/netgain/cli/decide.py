@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from netgain.cli.exit_codes import DONE, of_verdict
+from netgain.cli.lab_options import CutTokens, RequestTimeout, Seed, Slo, Temperature, Workload
 from netgain.deciding.decide.budget import parse_budget
 from netgain.deciding.decide.loop import decide as run_loop
 from netgain.deciding.decide.prepared import to_go_on_with
@@ -32,12 +33,7 @@ def report_folder(workload: str, now: datetime.datetime) -> Path:
 
 def decide(
     model: Annotated[str, typer.Option(help="'default', a folder, a .gguf file or a Hugging Face id.")] = "default",
-    workload: Annotated[
-        str,
-        typer.Option(
-            help="edit, chat, shared-prefix, or the path of a file: JSONL with your own prompts, or a recording."
-        ),
-    ] = "edit",
+    workload: Workload = "edit",
     concurrency: Annotated[
         str, typer.Option(help="Requests in flight, or several such as 1,2,4,8: up to which load does it pay?")
     ] = "1",
@@ -65,11 +61,9 @@ def decide(
         float | None,
         typer.Option(help="A pass of the draft as a share of a decode step, such as 0.1.", show_default=False),
     ] = None,
-    slo: Annotated[
-        str | None, typer.Option(help="Limits that must hold, such as ttft=500ms,itl.p99=50ms (p95 where not said).")
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(help="Overrides the workload's; 0 is greedy.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Cut outputs at this many tokens; 64 with --quick.")] = None,
+    slo: Slo = None,
+    temperature: Temperature = None,
+    max_tokens: CutTokens = None,
     minimum_effect: Annotated[
         float, typer.Option(help="A gain below this share of time is not worth adopting.")
     ] = MINIMUM_EFFECT,
@@ -82,7 +76,7 @@ def decide(
     scorer: Annotated[
         str | None, typer.Option(help="Shell command that scores the answers to the tasks.", metavar="CMD")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of sampling and of the statistics.")] = 0,
+    seed: Seed = 0,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A server setting for both arms. May be repeated."),
@@ -118,7 +112,7 @@ def decide(
         float | None,
         typer.Option(min=1.0, help="Seconds that a server may take to start; 300, and 1200 for other engines."),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")] = 120.0,
+    timeout: RequestTimeout = 120.0,
     resume: Annotated[
         Path | None,
         typer.Option(

@@ -10,6 +10,7 @@ import typer
 
 from netgain.cli.exit_codes import AGAINST, CANNOT_TELL, DONE
 from netgain.cli.headers import header as read_header
+from netgain.cli.lab_options import Headers
 from netgain.cost.quantity import duration
 from netgain.deciding.guard.alert import alert_rules
 from netgain.deciding.guard.watch import Guard, Status, engine_at, watch
@@ -46,10 +47,7 @@ def guard(
     alert_window: Annotated[
         str, typer.Option(help="With --alert: the window of its rates, as PromQL writes it.")
     ] = "10m",
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Sent with every request, such as an API key. May be repeated."),
-    ] = None,
+    header: Headers = None,
 ) -> int:
     """Watch the rollback rule of a verdict on the service that was deployed by it, through its /metrics."""
     document = read_verdict(verdict)

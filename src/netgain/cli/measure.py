@@ -11,6 +11,7 @@ from rich.console import Console
 
 from netgain.cli.exit_codes import CANNOT_TELL, DONE, FAILED
 from netgain.cli.headers import header as read_header
+from netgain.cli.lab_options import Headers, RequestTimeout, Temperature, Workload
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
@@ -31,12 +32,7 @@ def measure(
         str | None, typer.Argument(help="The server, such as http://127.0.0.1:8000.", metavar="[URL]")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model that the server offers; by default its first.")] = None,
-    workload: Annotated[
-        str,
-        typer.Option(
-            help="edit, chat, shared-prefix, or the path of a file: JSONL with your own prompts, or a recording."
-        ),
-    ] = "chat",
+    workload: Workload = "chat",
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Closed loop: so many requests in flight (1 without any load option).")
     ] = None,
@@ -71,9 +67,9 @@ def measure(
         typer.Option(help="Seconds of load before requests count; by default until the load has filled up."),
     ] = None,
     budget: Annotated[float | None, typer.Option(help="Minutes that all of it may take.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")] = 300.0,
+    timeout: RequestTimeout = 300.0,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Cut outputs at this many tokens.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Overrides the workload's; 0 is greedy.")] = None,
+    temperature: Temperature = None,
     seed: Annotated[int, typer.Option(help="Seed of arrivals and sampling.")] = 0,
     reuse_prefixes: Annotated[
         bool,
@@ -82,10 +78,7 @@ def measure(
     metrics: Annotated[
         str | None, typer.Option(help="URL of the server's metrics, or none; by default URL/metrics.")
     ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Sent with every request, such as an API key. May be repeated."),
-    ] = None,
+    header: Headers = None,
     with_text: Annotated[bool, typer.Option("--with-text", help="Keep the answers' texts in the records.")] = False,
     import_: Annotated[
         Path | None, typer.Option("--import", metavar="FILE", help="Read another tool's result instead of measuring.")

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from netgain.cli.exit_codes import AGAINST, CANNOT_TELL, DONE
 from netgain.cli.headers import header as read_header
+from netgain.cli.lab_options import Headers, RequestTimeout
 from netgain.cli.quality_options import (
     LIMITS,
     Margin,
@@ -20,8 +21,9 @@ from netgain.cli.quality_options import (
     RequireTasks,
     Scorer,
     Tasks,
+    asked_limits,
 )
-from netgain.deciding.experiment.quality_gate import QualityGate, QualityLimits, judge_quality
+from netgain.deciding.experiment.quality_gate import QualityGate, judge_quality
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
 from netgain.measuring.client.interrupt import run_interruptible
@@ -58,24 +60,15 @@ def quality(
     piece: Annotated[int, typer.Option(help="Cut texts into pieces of at most so many characters.")] = PIECE_CHARACTERS,
     answers: Annotated[int, typer.Option(min=0, help="Greedy answers compared between both servers.")] = 24,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 2,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")] = 120.0,
+    timeout: RequestTimeout = 120.0,
     seed: Annotated[int, typer.Option(help="Seed of resampling and of requests.")] = 0,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Sent with every request, such as an API key. May be repeated."),
-    ] = None,
+    header: Headers = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> int:
     """Perplexity, task scores, and beside a second server KL divergence, equal answers and what is lost."""
     if gate and against is None:
         raise UsageError("--gate judges a candidate beside the first server; name it with --against URL")
-    limits = QualityLimits(
-        perplexity_ratio=max_perplexity,
-        kl_mean=max_kl,
-        kl_p99=max_kl_p99,
-        same_first=min_same_first,
-        tasks=require_tasks,
-    )
+    limits = asked_limits(max_perplexity, max_kl, max_kl_p99, min_same_first, require_tasks)
     ask = QualityAsk(
         url=url,
         against=against,

@@ -19,3 +19,8 @@ MaxKl = Annotated[float, typer.Option(help="Limit of the mean KL divergence, nat
 MaxKlP99 = Annotated[float, typer.Option(help="Limit of its p99.")]
 MinSameFirst = Annotated[float, typer.Option(help="Least share of positions with the same likeliest token.")]
 RequireTasks = Annotated[bool, typer.Option("--require-tasks", help="Without a task set nothing passes.")]
+
+
+def asked_limits(perplexity: float, kl: float, kl_p99: float, same_first: float, tasks: bool) -> QualityLimits:
+    """From the values of the options above. Raises UsageError."""
+    return QualityLimits(perplexity_ratio=perplexity, kl_mean=kl, kl_p99=kl_p99, same_first=same_first, tasks=tasks)

@@ -10,6 +10,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.measuring.quality.divergence import Divergence
+from netgain.measuring.quality.estimates import Estimate
 from netgain.measuring.quality.paired_scores import Paired
 from netgain.measuring.quality.result import QualityComparison
 from netgain.wording import count
@@ -118,28 +119,21 @@ def _of_texts(found: Divergence, limits: QualityLimits) -> list[QualityFinding]:
     ratio, kl, first = found.perplexity_ratio, found.kl, found.same_first
     worse = ratio.low is not None and ratio.low > 1.0
     return [
-        QualityFinding(
-            name="perplexity ratio",
-            value=ratio.value,
-            low=ratio.low,
-            high=ratio.high,
-            limit=limits.perplexity_ratio,
-            state=_state(
-                ratio.high is not None and ratio.high <= limits.perplexity_ratio,
-                ratio.value > limits.perplexity_ratio and worse,
-            ),
+        _row(
+            "perplexity ratio",
+            ratio,
+            limits.perplexity_ratio,
+            held=ratio.high is not None and ratio.high <= limits.perplexity_ratio,
+            breached=ratio.value > limits.perplexity_ratio and worse,
             says=f"perplexity {ratio.value - 1.0:+.2%}{_within(ratio.low, ratio.high, -1.0, '+.2%')} (limit "
             f"{limits.perplexity_ratio - 1.0:+.2%})",
         ),
-        QualityFinding(
-            name="KL, at least",
-            value=kl.value,
-            low=kl.low,
-            high=kl.high,
-            limit=limits.kl_mean,
-            state=_state(
-                kl.high is not None and kl.high <= limits.kl_mean, kl.low is not None and kl.low > limits.kl_mean
-            ),
+        _row(
+            "KL, at least",
+            kl,
+            limits.kl_mean,
+            held=kl.high is not None and kl.high <= limits.kl_mean,
+            breached=kl.low is not None and kl.low > limits.kl_mean,
             says=f"KL at least {kl.value:.4f} nats per position{_within(kl.low, kl.high, 0.0, '.4f')} (limit "
             f"{limits.kl_mean:g})",
         ),
@@ -152,20 +146,23 @@ def _of_texts(found: Divergence, limits: QualityLimits) -> list[QualityFinding]:
             state="held" if found.kl_p99 <= limits.kl_p99 else "not shown",
             says=f"p99 of KL at least {found.kl_p99:.3f} nats (limit {limits.kl_p99:g})",
         ),
-        QualityFinding(
-            name="same first choice",
-            value=first.value,
-            low=first.low,
-            high=first.high,
-            limit=limits.same_first,
-            state=_state(
-                first.low is not None and first.low >= limits.same_first,
-                first.high is not None and first.high < limits.same_first,
-            ),
+        _row(
+            "same first choice",
+            first,
+            limits.same_first,
+            held=first.low is not None and first.low >= limits.same_first,
+            breached=first.high is not None and first.high < limits.same_first,
             says=f"the same first choice at {first.value:.2%} of positions{_within(first.low, first.high, 0.0, '.2%')} "
             f"(limit {limits.same_first:.0%})",
         ),
     ]
+
+
+def _row(name: str, found: Estimate, limit: float, *, held: bool, breached: bool, says: str) -> QualityFinding:
+    state: FindingState = "held" if held else "breached" if breached else "not shown"
+    return QualityFinding(
+        name=name, value=found.value, low=found.low, high=found.high, limit=limit, state=state, says=says
+    )
 
 
 def _of_tasks(found: Paired) -> QualityFinding:
@@ -189,10 +186,6 @@ def _of_tasks(found: Paired) -> QualityFinding:
         state=state,
         says=says,
     )
-
-
-def _state(held: bool, breached: bool) -> FindingState:
-    return "held" if held else "breached" if breached else "not shown"
 
 
 def _within(low: float | None, high: float | None, offset: float, form: str) -> str:
