@@ -112,7 +112,7 @@ def evaluate(
     from netgain.serving.training.evaluate import evaluate as measure
     from netgain.serving.training.prompts import read_prompts
 
-    asked = _chat() if prompts is None else read_prompts(prompts)
+    asked = chat_prompts() if prompts is None else read_prompts(prompts)
     found = measure(
         target,
         folder,
@@ -128,7 +128,7 @@ def evaluate(
         print("\n".join(_table(found)))
 
 
-def _chat() -> tuple[Prompt, ...]:
+def chat_prompts() -> tuple[Prompt, ...]:
     """The bundled workload, none of whose prompts the bundled training set has."""
     from netgain.measuring.workload.load import load_workload
     from netgain.serving.training.prompts import Prompt

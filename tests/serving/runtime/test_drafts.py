@@ -118,3 +118,19 @@ def test_more_drafts_than_medusa_has_heads_are_said(tiny, tmp_path):
         assert "was made for 2" in llm.built.info["settings_note"]
         (answer,) = llm.generate([[1, 5]], SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True))
         assert len(answer.trace.drafts.drafted) == 2
+
+
+@pytest.mark.parametrize("kind", ["feature", "medusa"])
+def test_a_head_is_kept_in_the_type_asked_for_and_changes_no_token(tiny, tmp_path, kind):
+    target = tiny(num_hidden_layers=3)
+    write_head(tmp_path / "head", target.folder, kind, taps=(0, 2))
+    answers, sizes = set(), {}
+    for dtype in ("auto", "fp32", "bf16", "int8", "int4"):
+        with engine(target.folder, tmp_path / "head", draft_dtype=dtype) as llm:
+            (answer,) = llm.generate([[1, 5, 40]], SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True))
+            assert sum(answer.trace.drafts.drafted) > 0
+            answers.add(answer.output_ids)
+            sizes[dtype] = llm.built.info["draft_weight_bytes"]
+    assert len(answers) == 1
+    assert sizes["fp32"] > sizes["bf16"] > sizes["int8"] > sizes["int4"]
+    assert sizes["auto"] == sizes["int8"]

@@ -89,7 +89,7 @@ def _drafts(target, draft, prompts, settings):
     config = EngineConfig.model_validate(
         {
             "model": {"source": str(target), "dtype": "fp32", "threads": 1},
-            "speculation": {"method": "draft", "draft": str(draft), "k": 3},
+            "speculation": {"method": "draft", "draft": str(draft), "draft_dtype": "bf16", "k": 3},
             **{"cache": {"kv_tokens": 1024}, **settings},
         }
     )

@@ -97,7 +97,8 @@ class SpeculationSettings(Settings):
         description="under method draft: a trained draft, or any model of the vocabulary",
     )
     draft_dtype: WeightType = Field(
-        default="auto", description="how the weights of a draft model or an MTP module are kept"
+        default="auto",
+        description="how the weights of what drafts are kept; auto is int8 for trained heads, else as stored",
     )
     k: int = Field(default=4, ge=1, le=64, description="drafts per verify step, at most")
     lookup_min: int = Field(default=2, ge=1, description="ngram: shortest suffix looked up in the request's own tokens")

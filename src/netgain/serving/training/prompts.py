@@ -106,15 +106,18 @@ def _objects(path: Path, lines: Sequence[tuple[int, str]]) -> list[Prompt]:
 
 def bundled_prompts() -> tuple[Prompt, ...]:
     """Every way to ask about every topic, in an order that mixes both and is always the same."""
-    held = msgspec.json.decode(files("netgain.serving.training").joinpath("asking.json").read_bytes())
-    asked = [
-        (kind, way.replace("{}", topic))
-        for kind, part in sorted(held.items())
-        for way in part["ways"]
-        for topic in part["topics"]
-    ]
+    asked = [prompt for prompts in bundled_by_kind().values() for prompt in prompts]
     random.Random(20).shuffle(asked)
-    return tuple(_asked(text) for _, text in asked)
+    return tuple(asked)
+
+
+def bundled_by_kind() -> dict[str, list[Prompt]]:
+    """The same prompts by what they ask for: things, advice, writing, code, sums, rewriting."""
+    held = msgspec.json.decode(files("netgain.serving.training").joinpath("asking.json").read_bytes())
+    return {
+        kind: [_asked(way.replace("{}", topic)) for way in part["ways"] for topic in part["topics"]]
+        for kind, part in sorted(held.items())
+    }
 
 
 def encoded(prompt: Prompt, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[int]:

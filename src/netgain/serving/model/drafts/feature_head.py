@@ -25,8 +25,6 @@ from netgain.serving.model.rotary import RotaryTable
 from netgain.serving.model.tensors import Tensors
 from netgain.serving.model.weights import WeightSource
 
-DTYPE = "bf16"
-
 
 def one_layer(config: ModelConfig) -> ModelConfig:
     """The shape of the head's own layer and KV."""
@@ -38,8 +36,11 @@ class FeatureHead:
 
     reads_text = True  # it has KV of its own, so it must have read what it drafts from
 
-    def __init__(self, config: ModelConfig, source: WeightSource, kernels: Kernels, device: torch.device) -> None:
-        tensors = Tensors(source, kernels, DTYPE, device)
+    def __init__(
+        self, config: ModelConfig, source: WeightSource, kernels: Kernels, device: torch.device, dtype: str = "bf16"
+    ) -> None:
+        """`dtype` of DTYPES is how the matrices are kept."""
+        tensors = Tensors(source, kernels, dtype, device)
         self._kernels, self._eps = kernels, config.rms_eps
         self._fuse = tensors.linear("fuse")
         self._token_norm, self._feature_norm = (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from netgain.serving.model.config import ModelConfig
-from netgain.serving.model.drafts.feature_head import DTYPE, said_ids
+from netgain.serving.model.drafts.feature_head import said_ids
 from netgain.serving.model.kernels.composed import product
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.tensors import Tensors
@@ -25,9 +25,16 @@ class MedusaHeads:
     reads_text = False
 
     def __init__(
-        self, config: ModelConfig, source: WeightSource, kernels: Kernels, device: torch.device, count: int
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        kernels: Kernels,
+        device: torch.device,
+        count: int,
+        dtype: str = "bf16",
     ) -> None:
-        tensors = Tensors(source, kernels, DTYPE, device)
+        """`dtype` of DTYPES is how the matrices are kept."""
+        tensors = Tensors(source, kernels, dtype, device)
         self._kernels, self._eps = kernels, config.rms_eps
         self._fuse = tensors.linear("fuse")
         self._heads = [tensors.linear(f"heads.{number}", bias=True) for number in range(count)]
