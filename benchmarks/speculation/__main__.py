@@ -2,7 +2,7 @@
 
 python -m benchmarks.speculation [--json FILE] [--minutes N] [--draft FOLDER...] [--data FILE] [--peers]. Engines of one process,
 one for every arm, take turns on the same prompts. `speedup_{category}_{proposer}_c{N}`: time of no speculation over time with
-drafts (always K of them), N requests at once, prompts included; `tokens_per_iteration_...`: tokens committed per decode step;
+drafts (up to K of them, no control), N requests at once, prompts included; `tokens_per_iteration_...`: tokens committed per decode step;
 `overhead_...`: how much longer such a step takes than one without speculation. Categories: Spec-Bench's six groups (first turns)
 and `copy`, the bundled workload of editing tasks. `worst_goodput_ratio`: the lowest ratio, over bundled workloads, proposers and
 {1, 2, 4, 8, 16, 32} requests at once, of the time without speculation over that under the goodput control; exit code 1 where a
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=default_data(), metavar="FILE", help="Spec-Bench's questions")
     parser.add_argument("--model", default="default")
     parser.add_argument("--dtype", default="auto", help="how the model's weights are kept (engine.model.dtype)")
-    parser.add_argument("--k", type=int, default=4, help="drafts per step, at most")
+    parser.add_argument("--k", type=int, default=4, help="drafts per step, at most (suffix: twice that)")
     parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="answers to Spec-Bench's questions")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--peers", action="store_true", help="and vLLM's CPU build, for as many minutes again")

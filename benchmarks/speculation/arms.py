@@ -22,6 +22,7 @@ from netgain.serving.training.prompts import Prompt, encoded
 NONE = "none"
 GOODPUT = "+goodput"  # ends the name of an arm whose control weighs what drafts cost
 STEPS_KEPT = 64
+LONGER = 2  # suffix drafts are as long as their match allows, so that they may be longer than those that always copy k
 KV_TOKENS = 40_960
 CURVE_S, CURVE_BATCH = 20.0, 32
 
@@ -50,7 +51,7 @@ def proposers(drafts: Sequence[Path], k: int) -> dict[str, Speculation]:
     folder that cannot be read."""
     found: dict[str, Speculation] = {
         "ngram": {"method": "ngram", "k": k},
-        "suffix": {"method": "suffix", "k": k},
+        "suffix": {"method": "suffix", "k": LONGER * k},
     }
     for folder in drafts:
         manifest = manifest_of(folder)

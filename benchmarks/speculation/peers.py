@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks import _report
 from benchmarks.peers import install
 from benchmarks.peers.programs import MODEL, Contender, vllm
+from benchmarks.speculation.arms import LONGER
 from benchmarks.speculation.cells import CONCURRENCIES, Cell
 from netgain.errors import NetgainError
 from netgain.measuring.client.options import Options
@@ -31,7 +32,7 @@ Rates = Mapping[tuple[Cell, str], Sequence[float]]
 def methods(k: int) -> dict[str, tuple[str, ...]]:
     """vLLM's switches. Suffix decoding needs arctic-inference in its environment."""
     ngram = {"method": "ngram", "num_speculative_tokens": k, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
-    suffix = {"method": "suffix", "num_speculative_tokens": k}
+    suffix = {"method": "suffix", "num_speculative_tokens": LONGER * k}
     return {
         PLAIN: (),
         "ngram": ("--speculative-config", json.dumps(ngram)),

@@ -31,7 +31,11 @@ def test_a_server_loads_what_a_killed_one_stored(start_server: Any, chain_model:
         loaded = answer["usage"]["prompt_tokens_details"]["loaded_tokens"]
         assert loaded >= 32
         record = answer["netgain"]
-        assert (record["kv"]["why"], record["kv"]["loaded_tokens"], record["kv"]["source"]) == ("always", loaded, "disk")
+        assert (record["kv"]["why"], record["kv"]["loaded_tokens"], record["kv"]["source"]) == (
+            "always",
+            loaded,
+            "disk",
+        )
         assert record["stages"]["kv_load"] > 0
         assert record["stages"]["cache_lookup"] > 0
         time.sleep(0.3)  # the next heartbeat
