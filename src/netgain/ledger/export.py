@@ -8,7 +8,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.ledger.lines import LineWriter
-from netgain.ledger.records import KVReuse, RequestRecord
+from netgain.ledger.records import BlendCounts, KVReuse, RequestRecord
 from netgain.ledger.stage import Stage
 
 SCHEMA_VERSION = 1
@@ -34,6 +34,7 @@ _PLAIN = (
     "key_id",
 )
 _KV = KVReuse.__struct_fields__
+_BLEND = BlendCounts.__struct_fields__
 _MORE_OF_DRAFTS = ("ended", "unasked", "empty", "declined", "refused")
 
 
@@ -55,6 +56,8 @@ def to_row(record: RequestRecord) -> dict[str, Any]:
         row[f"draft_{name}"] = getattr(record.drafts, name)
     for name in _KV:
         row[f"kv_{name}"] = None if record.kv is None else getattr(record.kv, name)
+    for name in _BLEND:
+        row[f"blend_{name}"] = None if record.blending is None else getattr(record.blending, name)
     return row
 
 
@@ -80,6 +83,8 @@ def from_row(row: Mapping[str, Any]) -> RequestRecord:
     }
     if row.get("kv_why") is not None:
         fields["kv"] = {name: row[f"kv_{name}"] for name in _KV if f"kv_{name}" in row}
+    if row.get("blend_selection") is not None:
+        fields["blending"] = {name: row[f"blend_{name}"] for name in _BLEND if f"blend_{name}" in row}
     return msgspec.convert(fields, RequestRecord, strict=True, str_keys=True)
 
 

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from netgain.errors import UsageError
 from netgain.ledger.export import from_row, to_row
-from netgain.ledger.records import KVReuse, RequestRecord
+from netgain.ledger.records import BlendCounts, KVReuse, RequestRecord
 from netgain.ledger.stage import Stage
 
-_KV_TYPES = {
+_TYPES = {
     str: pa.string(),
     str | None: pa.string(),
     int: pa.int64(),
@@ -56,7 +56,8 @@ def schema() -> pa.Schema:
                 pa.field(f"draft_{name}", pa.int64(), nullable=False)
                 for name in ("ended", "unasked", "empty", "declined", "refused")
             ),
-            *(pa.field(f"kv_{field.name}", _KV_TYPES[field.type]) for field in msgspec.structs.fields(KVReuse)),
+            *(pa.field(f"kv_{field.name}", _TYPES[field.type]) for field in msgspec.structs.fields(KVReuse)),
+            *(pa.field(f"blend_{field.name}", _TYPES[field.type]) for field in msgspec.structs.fields(BlendCounts)),
         ]
     )
 

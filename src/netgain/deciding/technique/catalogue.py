@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from netgain.deciding.technique.blending import Blending
 from netgain.deciding.technique.draft import HeadSpeculation, ModelSpeculation
 from netgain.deciding.technique.kv_int8 import KvInt8
 from netgain.deciding.technique.ngram import NgramSpeculation
@@ -20,6 +21,7 @@ CATALOGUE: Mapping[str, Technique] = MappingProxyType(
         "heads": HeadSpeculation(),
         "kv-int8": KvInt8(),
         "kv-tiers": KVTiering(),
+        "kv-blending": Blending(),
     }
 )
 
