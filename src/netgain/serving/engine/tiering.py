@@ -205,7 +205,8 @@ class Tiering:
         kv = load.kv
         load.generation.timeline.add(Stage.CACHE_LOOKUP, load.begun_s, now_s)
         kv.lookup_s = (kv.lookup_s or 0.0) + now_s - load.begun_s
-        self._lookups_s.append(now_s - load.begun_s)
+        if found is not None:
+            self._lookups_s.append(found.seconds)
         places = () if found is None else found.places
         self._there[load.sequence.id] = dict(zip(load.keys, places, strict=False))
         load.places = tuple(place for place in takewhile(lambda place: place is not None, places) if place is not None)

@@ -32,10 +32,11 @@ class Plane(msgspec.Struct, frozen=True):
 
 class Located(msgspec.Struct, frozen=True):
     """`places[i]` is the tier that all planes of the i-th block can be had from (the slowest of theirs), None where one is
-    missing; `links` what loading from each tier costs now."""
+    missing; `links` what loading from each tier costs now. Finding out took `seconds`."""
 
     places: tuple[int | None, ...]
     links: tuple[LinkFit | None, ...]
+    seconds: float
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -96,11 +97,12 @@ class KVStore:
 
     async def locate(self, keys: Sequence[bytes]) -> Located:
         """Where each block is, as far as the tiers say."""
+        started_s = self._clock.now()
         places: list[int | None] = [0] * len(keys)
         for plane in self.planes:
             there = await self._stack.locate([_part(key, plane).address() for key in keys])
             places = [None if a is None or b is None else max(a, b) for a, b in zip(places, there, strict=True)]
-        return Located(tuple(places), tuple(self._stack.links()))
+        return Located(tuple(places), tuple(self._stack.links()), self._clock.now() - started_s)
 
     async def load(self, root: bytes, keys: Sequence[bytes], within_s: float | None = None) -> Loaded:
         """The blocks under `keys`, waiting at most `within_s` in all."""

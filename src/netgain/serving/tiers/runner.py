@@ -4,6 +4,7 @@ and no exchange holds up a step; or on the caller's loop, under whatever clock t
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -45,12 +46,13 @@ class OwnThread:
         async def answer() -> T:
             return question()
 
-        if self._loop.is_closed():
-            return None
-        future = asyncio.run_coroutine_threadsafe(answer(), self._loop)
+        asking = answer()
         try:
-            return future.result(within_s)
-        except TimeoutError:
+            return asyncio.run_coroutine_threadsafe(asking, self._loop).result(within_s)
+        except (TimeoutError, CancelledError):
+            return None
+        except RuntimeError:  # the loop is closed
+            asking.close()
             return None
 
     def close(self, last: Job, within_s: float) -> None:
