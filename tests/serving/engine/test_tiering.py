@@ -26,6 +26,7 @@ from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import LRU
 from netgain.serving.tiers.kv_store import KVStore, expected
 from netgain.serving.tiers.medium import Fault, FaultKind
+from netgain.serving.tiers.pinning import Pinning
 from netgain.serving.tiers.runner import OwnThread, SameLoop
 from netgain.serving.tiers.shaped import ShapedMedium
 from netgain.serving.tiers.stack import Stack
@@ -419,6 +420,21 @@ async def test_another_tenant_finds_nothing() -> None:
     )
     assert served.kv("yours").found_tokens == 0
     assert served.kv("again").loaded_tokens == 28
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "allowed_s", "kept"), [(600.0, 3600.0, True), (0.0, 3600.0, False), (600.0, 0.0, False)]
+)
+async def test_a_session_that_asked_is_still_there_after_a_flood(asked_s: float, allowed_s: float, kept: bool) -> None:
+    medium = DramMedium(Pinning(LRU(9_000)))
+    served = Served(make_engine(WallClock(), medium, policy="always", pin_s=allowed_s))
+    await served.run(request("session", text(1, 30), pin_s=asked_s))
+    for number in range(2, 12):
+        await served.run(request(f"flood{number}", text(number, 30)))
+    await served.settle()
+    assert medium.usage().evictions > 0
+    await served.run(request("back", text(1, 30)))
+    assert (served.kv("back").loaded_tokens == 28) == kept
 
 
 async def test_what_is_in_a_slow_tier_is_stored_in_the_fast_one_only() -> None:

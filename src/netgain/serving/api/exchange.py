@@ -118,6 +118,7 @@ class Exchange(Response):
                 max_drafts=self._prepared.netgain.max_drafts,
                 received_s=now_s,
                 priority=self._prepared.priority,
+                pin_s=self._prepared.netgain.pin_s or 0.0,
                 deadline_s=None if self._timeout_s is None else self._received_s + self._timeout_s,
                 chunks=choice.job.chunks,
             )

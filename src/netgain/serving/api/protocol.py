@@ -38,8 +38,9 @@ class NetgainOptions(Fields):
     """Asks for this server's own account: `record` adds a RequestRecord to the end of the answer, `tokens` the token ids
     to that record. `speculate` false opts out of speculation, `max_drafts` caps the drafts of a step. `chunks` are
     texts that stand in the prompt and are taken from where they were computed apart, of whose tokens `blend_ratio` is
-    computed anew (0: none, 1: all, which is exact; default: what the server was set to). An
-    unknown field is refused: nobody else's client sends any."""
+    computed anew (0: none, 1: all, which is exact; default: what the server was set to). `pin_s`: KV tiers keep the
+    conversation from eviction for so long, and no longer than the server allows. An unknown field is refused: nobody
+    else's client sends any."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,6 +52,7 @@ class NetgainOptions(Fields):
         None
     )
     blend_ratio: Annotated[Number, Field(ge=0, le=1)] | None = None
+    pin_s: Annotated[Number, Field(ge=0, le=MAX_DEADLINE_S)] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -15,7 +15,7 @@ class TieringOptions(msgspec.Struct, frozen=True, kw_only=True):
     (KV is stored all the same). `lookup_s` and `load_s` bound the waits of one request for an answer and for its KV; the
     measured policy sets shorter ones. `ahead_bytes` may be fetched for requests that still wait in the queue, `room_bytes`
     copied and not yet queued at the tiers. `group` blocks come in one exchange. `close_s`: so long the end waits for what
-    is still to be stored."""
+    is still to be stored. `pin_s`: no request's prefix is kept from eviction for longer (see Request.pin_s)."""
 
     policy: str = "measured"
     lookup_s: float = 0.5
@@ -24,6 +24,7 @@ class TieringOptions(msgspec.Struct, frozen=True, kw_only=True):
     room_bytes: int = 128 << 20
     group: int = 16
     close_s: float = 1.0
+    pin_s: float = 3600.0
 
 
 class Load:

@@ -50,7 +50,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `speculate` False opts out of speculation, `max_drafts` caps the drafts of a step below what the engine would take.
     A lower `priority` is admitted first and preempted last; equals in order of arrival. A request not finished at
     `deadline_s` ends with the reason "deadline", wherever it is. `chunks` of the prompt are taken from where they were computed
-    apart.
+    apart. KV tiers keep what it leaves from eviction for `pin_s`, as a session asks that will come back.
     """
 
     id: str
@@ -64,6 +64,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     deadline_s: float | None = None
     chunks: Chunks | None = None
+    pin_s: float = 0.0
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):

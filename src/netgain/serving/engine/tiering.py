@@ -87,8 +87,7 @@ class Tiering:
         base = len(self._scheduler.pool.lookup(keys))
         if self._options.policy == "never" or base == len(keys):
             return
-        wait_s = self._options.lookup_s
-        full_s = self._choice.compute_s(sequence, base)
+        wait_s, full_s = self._options.lookup_s, self._choice.compute_s(sequence, base)
         if self._options.policy == "measured" and full_s is not None:
             if (
                 self._lookups_s
@@ -167,6 +166,8 @@ class Tiering:
         if (load := self._loads.get(name)) is not None:
             self._drop(load, self._clock.now())
         self._there.pop(name, None)
+        if for_s := min(generation.request.pin_s, self._options.pin_s):
+            self._runner.start(self._store.pin(tuple(generation.chain.keys), for_s))
         since_s = self._admitted_s.pop(name, None)
         if since_s is not None and generation.kv is not None and generation.first_token_s is not None:
             generation.kv.actual_s = generation.first_token_s - since_s

@@ -46,6 +46,7 @@ def build_tiering(
         ahead_bytes=settings.ahead_bytes,
         room_bytes=settings.queue_bytes,
         close_s=settings.close_s,
+        pin_s=settings.pin_s,
     )
     specs = [_forgetting(parse_tier(tier), settings.retention_s) for tier in settings.tiers]
     envelope: Envelope | None = None

@@ -26,6 +26,11 @@ class KVTierSettings(Settings):
     retention_s: float | None = Field(
         default=None, gt=0, description="KV that was written longer ago is never used; by default no age is too old"
     )
+    pin_s: float = Field(
+        default=3600.0,
+        ge=0,
+        description="requests may keep their KV from eviction for so long (netgain.pin_s); 0: not at all",
+    )
     lookup_s: float = Field(default=0.5, gt=0, le=60, description="longest wait of a request for where its KV is")
     load_s: float = Field(default=10.0, gt=0, le=600, description="longest wait of a request for its KV")
     timeout_s: float = Field(default=2.0, gt=0, le=60, description="longest exchange with a tier, of up to 16 objects")

@@ -15,6 +15,7 @@ from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import POLICIES
 from netgain.serving.tiers.medium import Medium
 from netgain.serving.tiers.object import Expected
+from netgain.serving.tiers.pinning import Pinning
 from netgain.serving.tiers.shaped import ShapedMedium
 from netgain.serving.tiers.tier import Tier, TierOptions
 
@@ -91,11 +92,11 @@ def build_tiers(specs: Sequence[TierSpec], clock: Clock, expected: Expected, opt
 
 
 def _dram(spec: TierSpec) -> Medium:
-    return DramMedium(POLICIES[spec.eviction](spec.capacity_bytes))
+    return DramMedium(Pinning(POLICIES[spec.eviction](spec.capacity_bytes)))
 
 
 def _disk(spec: TierSpec) -> Medium:
-    eviction = POLICIES[spec.eviction](spec.capacity_bytes)
+    eviction = Pinning(POLICIES[spec.eviction](spec.capacity_bytes))
     return DiskMedium(Path(spec.where).expanduser(), eviction, DiskOptions(durable=spec.durable))
 
 

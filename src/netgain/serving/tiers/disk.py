@@ -26,6 +26,7 @@ from netgain.errors import UsageError
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
+from netgain.serving.tiers.pinning import Pinning
 
 T = TypeVar("T")
 _OBJECT = re.compile(r"[0-9a-f]{64}\.kv")
@@ -87,6 +88,13 @@ class DiskMedium:
 
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
         return await self._call(lambda: [self._path(key).exists() for key in keys])
+
+    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+        eviction = self._eviction
+        if not isinstance(eviction, Pinning):
+            return 0
+        with self._lock:
+            return eviction.pin(keys, for_s)
 
     async def remove(self, keys: Sequence[bytes]) -> int:
         return await self._call(lambda: sum([self._remove(key) for key in keys]))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
+from netgain.serving.tiers.pinning import Pinning
 
 
 class DramMedium:
@@ -40,6 +41,9 @@ class DramMedium:
 
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
         return [key in self._kept for key in keys]
+
+    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+        return self._eviction.pin(keys, for_s) if isinstance(self._eviction, Pinning) else 0
 
     async def remove(self, keys: Sequence[bytes]) -> int:
         removed = 0

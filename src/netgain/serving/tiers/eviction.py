@@ -36,6 +36,10 @@ class Eviction(Protocol):
         """Forget a key for another reason than room; returns its bytes, 0 when it is not kept."""
         ...
 
+    def resize(self, capacity: int) -> list[bytes]:
+        """Keep at most so much from now on; returns what has to go."""
+        ...
+
 
 class _Recency:
     """An ordered list, oldest first, that knows its bytes."""
@@ -98,6 +102,13 @@ class LRU:
 
     def remove(self, key: bytes) -> int:
         return self._kept.pop(key) if key in self._kept.sizes else 0
+
+    def resize(self, capacity: int) -> list[bytes]:
+        self.capacity = capacity
+        gone = []
+        while self._kept.bytes > capacity:
+            gone.append(self._kept.pop_oldest()[0])
+        return gone
 
 
 class ARC:
@@ -164,6 +175,15 @@ class ARC:
             if key in kept.sizes:
                 return kept.pop(key)
         return 0
+
+    def resize(self, capacity: int) -> list[bytes]:
+        self.capacity = capacity
+        self._once_target = min(self._once_target, float(capacity))
+        gone = []
+        while self.used_bytes > capacity:
+            gone.append(self._evict(False))
+        self._trim_ghosts()
+        return gone
 
     def _evict(self, from_often: bool) -> bytes:
         over = self._once.bytes > self._once_target or (from_often and self._once.bytes >= self._once_target)

@@ -134,6 +134,10 @@ class KVStore:
             self._refused.append(found.part.address())
             return None
 
+    async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
+        """Keep blocks from eviction for so long, where a tier evicts; a job, so it does not raise."""
+        await self._stack.pin([_part(key, plane).address() for plane in self.planes for key in keys], for_s)
+
     def stats(self) -> StackStats:
         return self._stack.stats()
 

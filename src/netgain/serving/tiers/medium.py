@@ -66,6 +66,11 @@ class Medium(Protocol):
         """Whether each is kept: a hint, it may be gone when it is read."""
         ...
 
+    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+        """Keep keys from eviction for so long, also such as come only now; how many are so kept now. A medium that evicts
+        nothing by itself has nothing to do."""
+        ...
+
     async def remove(self, keys: Sequence[bytes]) -> int:
         """Forget keys; returns how many were there."""
         ...

@@ -66,6 +66,9 @@ class ObjectsMedium:
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
         return await self._each(keys, self._has)
 
+    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+        return 0
+
     async def remove(self, keys: Sequence[bytes]) -> int:
         there = [key for key, found in zip(keys, await self.has(keys), strict=True) if found]
         if there:

@@ -73,6 +73,9 @@ class RemoteMedium:
             pipeline.exists(name)
         return [bool(count) for count in await self._call(pipeline.execute)]
 
+    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+        return 0
+
     async def remove(self, keys: Sequence[bytes]) -> int:
         if not keys:
             return 0

@@ -40,6 +40,9 @@ class ShapedMedium:
         await self._until(asked_s + self._down.latency_s)
         return found
 
+    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+        return await self._inner.pin(keys, for_s)
+
     async def remove(self, keys: Sequence[bytes]) -> int:
         asked_s = self._clock.now()
         removed = await self._inner.remove(keys)

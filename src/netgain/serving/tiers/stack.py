@@ -130,6 +130,11 @@ class Stack:
         for lane in self._lanes:
             await lane.settle()
 
+    async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
+        """Keep keys from eviction for so long, in every tier that evicts, also such as are still queued."""
+        for lane in self._lanes:
+            await lane.tier.pin(keys, for_s)
+
     async def delete(self, keys: Sequence[bytes]) -> bool:
         """Forget keys in every tier, after what is queued; False when a tier could not say that it did."""
         await self.settle()

@@ -178,6 +178,15 @@ class Tier:
             self._other[fault.kind] += 1
             return [False] * len(keys)
 
+    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+        """Keep keys from eviction for so long (see Medium.pin); how many are so kept now."""
+        _check_keys(keys)
+        try:
+            return await self._bounded(self._medium.pin(keys, for_s), None)
+        except Fault as fault:
+            self._other[fault.kind] += 1
+            return 0
+
     async def delete(self, keys: Sequence[bytes]) -> int | None:
         """Forget keys; how many were there, None when that failed (they may be there still)."""
         _check_keys(keys)

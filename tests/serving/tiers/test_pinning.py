@@ -1,0 +1,126 @@
+"""Pinned keys stay until their time is over, within their share, and whatever the policy the tier never exceeds its room."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netgain.ledger.clock import WallClock
+from netgain.serving.tiers.disk import DiskMedium
+from netgain.serving.tiers.dram import DramMedium
+from netgain.serving.tiers.eviction import LRU, POLICIES
+from netgain.serving.tiers.medium import Medium
+from netgain.serving.tiers.pinning import Pinning
+from netgain.serving.tiers.tier import Tier
+from tests.serving.tiers.samples import packed, several
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(32, "little")
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+OPERATIONS = st.tuples(
+    st.sampled_from(["add", "touch", "remove", "pin", "wait"]), st.integers(0, 12), st.integers(1, 40)
+)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(st.lists(OPERATIONS, max_size=60))
+def test_no_pinned_key_goes_and_no_more_than_the_capacity_is_kept(
+    policy: str, operations: list[tuple[str, int, int]]
+) -> None:
+    time = Time()
+    eviction = Pinning(POLICIES[policy](100), now_s=time)
+    model: dict[bytes, int] = {}
+    pinned: dict[bytes, float] = {}
+    for operation, number, size in operations:
+        one = key(number)
+        if operation == "add":
+            gone = eviction.add(one, size)
+            model[one] = size
+            assert not {other for other in gone if pinned.get(other, 0.0) > time.now_s}
+            for other in gone:
+                del model[other]
+            pinned.pop(one, None)  # of another size it may be beyond the share
+        elif operation == "touch":
+            eviction.touch(one)
+        elif operation == "remove":
+            assert eviction.remove(one) == model.pop(one, 0)
+            pinned.pop(one, None)
+        elif operation == "wait":
+            time.now_s += size
+        elif eviction.pin([one], for_s=float(size)):
+            pinned[one] = max(pinned.get(one, 0.0), time.now_s + size)
+        assert set(eviction) == model.keys()
+        assert len(eviction) == len(model)
+        assert eviction.used_bytes == sum(model.values()) <= 100
+        assert eviction.pinned_bytes <= 50
+        assert all(eviction.size(name) == size and name in eviction for name, size in model.items())
+
+
+def test_a_pinned_prefix_survives_a_flood_and_goes_after_its_time() -> None:
+    time = Time()
+    eviction = Pinning(LRU(10), now_s=time)
+    for number in range(3):
+        eviction.add(key(number), 1)
+    assert eviction.pin([key(0), key(1)], for_s=60.0) == 2
+    for number in range(100, 200):
+        eviction.add(key(number), 1)
+    assert key(0) in eviction
+    assert key(1) in eviction
+    assert key(2) not in eviction
+    time.now_s = 61.0
+    for number in range(200, 300):
+        eviction.add(key(number), 1)
+    assert key(0) not in eviction
+    assert eviction.pinned_bytes == 0
+
+
+def test_what_is_pinned_before_it_is_stored_is_pinned_when_it_comes() -> None:
+    eviction = Pinning(LRU(10), now_s=Time())
+    assert eviction.pin([key(1)], for_s=60.0) == 0
+    eviction.add(key(1), 2)
+    for number in range(100, 120):
+        eviction.add(key(number), 1)
+    assert key(1) in eviction
+
+
+def test_beyond_their_share_pins_keep_nothing() -> None:
+    eviction = Pinning(LRU(10), share=0.3, now_s=Time())
+    for number in range(10):
+        eviction.add(key(number), 1)
+    assert eviction.pin([key(number) for number in range(10)], for_s=60.0) == 3
+
+
+def test_a_pin_never_keeps_out_what_fits_into_the_tier() -> None:
+    eviction = Pinning(LRU(10), now_s=Time())
+    eviction.add(key(1), 4)
+    eviction.pin([key(1)], for_s=60.0)
+    eviction.add(key(2), 9)
+    assert key(2) in eviction
+    assert eviction.used_bytes <= 10
+
+
+@pytest.mark.parametrize("kind", ["dram", "disk"])
+async def test_a_tier_keeps_what_was_pinned(kind: str, tmp_path: Path) -> None:
+    size = len(packed(0)[1])
+    eviction = Pinning(LRU(10 * size))
+    medium: Medium = DramMedium(eviction) if kind == "dram" else DiskMedium(tmp_path, eviction)
+    tier = Tier(kind, medium, WallClock())
+    session = packed(0)[0]
+    await tier.put(*packed(0))
+    assert await tier.pin([session], for_s=600.0) == 1
+    for address, data in several(range(1, 40)).items():
+        await tier.put(address, data)
+    assert (await tier.get([session]))[0] is not None
+    assert tier.stats().usage.objects == 10
+    await tier.close()
