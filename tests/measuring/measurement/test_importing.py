@@ -127,6 +127,24 @@ def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
         read_result(tmp_path / "odd.json")
 
 
+@pytest.mark.parametrize("tokens", [2**70, -1])
+def test_a_request_of_impossibly_many_tokens_is_refused(tokens: int, tmp_path: Path) -> None:
+    said = json.loads((SAMPLES / "vllm-bench-detailed.json").read_text())
+    said["input_lens"][0] = tokens
+    (tmp_path / "odd.json").write_text(json.dumps(said))
+    with pytest.raises(UsageError, match=f"a request with {tokens} tokens"):
+        read_result(tmp_path / "odd.json")
+
+
+@pytest.mark.parametrize("first_s", [1e308, 1e9])
+def test_a_request_of_an_impossible_time_is_refused(first_s: float, tmp_path: Path) -> None:
+    said = json.loads((SAMPLES / "vllm-bench-detailed.json").read_text())
+    said["ttfts"][0] = first_s
+    (tmp_path / "odd.json").write_text(json.dumps(said))
+    with pytest.raises(UsageError, match="s after it was sent"):
+        read_result(tmp_path / "odd.json")
+
+
 def test_a_damaged_result_is_refused(tmp_path: Path) -> None:
     said = json.loads((SAMPLES / "vllm-bench-detailed.json").read_text())
     said["ttfts"] = said["ttfts"][:-1]

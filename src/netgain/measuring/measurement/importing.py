@@ -11,6 +11,7 @@ import msgspec
 from netgain.errors import UsageError
 from netgain.heading import heading_of
 from netgain.measuring.client.percentiles import Percentiles
+from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.client.summary import summarise
 from netgain.measuring.measurement.from_aiperf import read_aiperf
 from netgain.measuring.measurement.from_guidellm import read_guidellm
@@ -39,6 +40,8 @@ _FILES = (
     "per_request_lifecycle_metrics.json",
     "benchmarks.json",
 )  # what a folder is looked through for
+_MOST_TOKENS = 10**9  # of a request; more is a damaged file, as is a longer time:
+_MOST_S = 1e7
 
 
 def import_result(path: Path, tool: Tool | None, folder: Path, slo: SLO | None = None) -> Measurement:
@@ -63,7 +66,21 @@ def read_result(path: Path, tool: Tool | None = None, slo: SLO | None = None) ->
         imported = _READERS[tool](data, file.name)
     except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         raise UsageError(f"{file} cannot be read as a result of {tool}: {error}") from error
+    for record in imported.records:
+        if (odd := _impossible(record)) is not None:
+            raise UsageError(f"{file} cannot be read as a result of {tool}: it tells of a request {odd}")
     return _measurement(imported, slo), imported
+
+
+def _impossible(record: ClientRecord) -> str | None:
+    """What only a damaged file tells of a request."""
+    for told in (record.prompt_tokens, record.output_tokens):
+        if told is not None and not 0 <= told <= _MOST_TOKENS:
+            return f"with {told} tokens"
+    for time_s in (record.first_token_s, *record.chunk_times_s, record.finished_s):
+        if time_s is not None and not 0.0 <= time_s - record.scheduled_s <= _MOST_S:
+            return f"that something came to {time_s - record.scheduled_s:g} s after it was sent"
+    return None
 
 
 def _measurement(imported: Imported, slo: SLO | None) -> Measurement:
