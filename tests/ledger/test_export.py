@@ -14,13 +14,23 @@ from hypothesis import strategies as st
 from netgain.errors import UsageError
 from netgain.ledger.export import JsonlContent, JsonlWriter, from_row, read_jsonl, to_row
 from netgain.ledger.parquet import read_parquet, schema, write_parquet
-from netgain.ledger.records import DraftCounts, RequestRecord
+from netgain.ledger.records import BlendCounts, DraftCounts, RequestRecord
 from netgain.ledger.stage import Stage
 
 SECONDS = st.floats(min_value=0.0, max_value=1e7, exclude_min=True)
 STAGES = st.dictionaries(st.sampled_from(Stage), SECONDS, min_size=1)
 COUNTS = st.lists(st.integers(0, 1000), max_size=5)
 IDS = st.none() | st.lists(st.integers(0, 200_000), max_size=5).map(tuple)
+
+BLENDING = st.builds(
+    BlendCounts,
+    selection=st.sampled_from(["naive", "first 16", "deviating 10%"]),
+    lossy=st.booleans(),
+    chunks=st.integers(1, 9),
+    chunk_tokens=st.integers(1, 10**6),
+    recomputed_tokens=st.floats(0, 1e6),
+    computed_alone_tokens=st.integers(0, 10**6),
+)
 
 
 @st.composite
@@ -52,6 +62,7 @@ def records(draw: st.DrawFn) -> RequestRecord:
         prompt_ids=draw(IDS),
         output_ids=draw(IDS),
         error=draw(st.none() | st.text()),
+        blending=draw(st.none() | BLENDING),
     )
 
 
