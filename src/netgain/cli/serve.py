@@ -91,7 +91,9 @@ def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
         else ""
     )
     tiers = (
-        f"KV beyond the device: {', '.join(info['kv_tiers'])}; policy {info['kv_policy']}\n" if info["kv_tiers"] else ""
+        f"KV beyond the device: {', '.join(info['kv_tiers'])}; policy {info['kv_policy']}{_coded(info)}\n"
+        if info["kv_tiers"]
+        else ""
     )
     access = (
         "no API key is asked for"
@@ -108,3 +110,10 @@ def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:
         f"serving at {url}/v1",
         flush=True,
     )
+
+
+def _coded(info: Mapping[str, Any]) -> str:
+    """How KV in tiers may be coded."""
+    if not info["kv_codecs"]:
+        return ""
+    return f"; coded as {', '.join(info['kv_codecs'])}, {'LOSSY' if info['kv_lossy'] else 'every bit comes back'}"

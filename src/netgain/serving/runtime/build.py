@@ -1,7 +1,6 @@
 """Builds an engine from its configuration: the one place that knows which parts fit together."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,9 +8,7 @@ import psutil
 import torch
 
 from netgain.cost.machine import this_machine
-from netgain.cost.step_cost_store import StepCostStore
 from netgain.errors import UsageError
-from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.serving.blocks.pool import BlockPool
@@ -21,7 +18,7 @@ from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.protocols import Executor, Proposer, Verifier
 from netgain.serving.engine.scheduler import Scheduler
-from netgain.serving.engine.step_curve import StepCurve, Upkeep, step_limits
+from netgain.serving.engine.step_curve import StepCurve, step_limits
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.drafts.mtp import LAST_LAYER
 from netgain.serving.model.kernels.compiled import CompiledKernels
@@ -31,9 +28,11 @@ from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.blending.build import build_blending
 from netgain.serving.runtime.block_memory import PoolMemory
 from netgain.serving.runtime.build_tiering import build_tiering
-from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings, StepCostSettings
+from netgain.serving.runtime.codec_gate.serving import build_coder
+from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
 from netgain.serving.runtime.heap import give_back_freed_memory
+from netgain.serving.runtime.kept_step_cost import described, step_cost_store, upkeep_of
 from netgain.serving.runtime.tier_specs import shown
 from netgain.serving.runtime.torch_executor import TorchExecutor
 from netgain.serving.speculation.registry import (
@@ -87,6 +86,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     step_cost: str
     kv_tiers: list[str]
     kv_policy: str
+    kv_codecs: list[str]
+    kv_lossy: bool
     draft: str | None
     draft_weight_bytes: int
     draft_kv_token_bytes: int
@@ -188,10 +189,13 @@ def build_engine(
             "max_tokens": str(scheduler.max_batch_tokens),
             "max_length": str(scheduler.max_length),
         },
-        store=_step_cost_store(),
-        upkeep=_upkeep(config.step_cost),
+        store=step_cost_store(),
+        upkeep=upkeep_of(config.step_cost),
     )
     collector = collector or Collector()
+    coder = build_coder(config.kv, namespace, layout.block_tokens, config.model.source, clock, notes)
+    if coder is not None:
+        namespace = msgspec.structs.replace(namespace, numerics=coder.numerics(namespace.numerics))
     tiering = None
     if config.kv.tiers:
         memory = PoolMemory(model, kv, drafts.features if drafts else None, files.digest if files else "")
@@ -203,6 +207,7 @@ def build_engine(
             collector,
             PrefillCost(lambda: step_curve.cost, scheduler.max_batch_tokens),
             drafts.proposer.rewritten if drafts else None,
+            coder,
         )
     engine = Engine(
         executor=steps,
@@ -257,9 +262,11 @@ def build_engine(
         layer_ops=loaded.layer_ops,
         head_ops=loaded.head_ops,
         windowed=any(window is not None and window < max_length for window in model.windows),
-        step_cost=_described(step_curve),
+        step_cost=described(step_curve),
         kv_tiers=[shown(tier) for tier in config.kv.tiers],
         kv_policy=config.kv.policy,
+        kv_codecs=list(config.kv.codec) if coder else [],
+        kv_lossy=coder is not None and coder.lossy,
         draft=draft.name if draft else None,
         draft_weight_bytes=draft_weight_bytes,
         draft_kv_token_bytes=draft.token_bytes if draft else 0,
@@ -282,28 +289,6 @@ def _verifier(speculation: SpeculationSettings) -> Verifier:
 
 def _on_this_machine() -> dict[str, str]:
     return {name: str(value) for name, value in msgspec.structs.asdict(this_machine()).items()}
-
-
-def _step_cost_store() -> StepCostStore | None:
-    try:
-        return StepCostStore(cache_folder() / "step-cost")
-    except UsageError:  # nowhere to keep anything, which stands in the way of nothing else
-        return None
-
-
-def _upkeep(settings: StepCostSettings) -> Upkeep | None:
-    if settings.refresh == "never":
-        return None
-    return Upkeep(idle_s=settings.idle_s, max_age_s=settings.max_age_days * 86_400.0, margin=settings.margin)
-
-
-def _described(curve: StepCurve) -> str:
-    if curve.cost is None:
-        return "not measured yet"
-    if curve.cost.measured_at is None:
-        return "kept from an earlier start"
-    at = datetime.fromtimestamp(curve.cost.measured_at, UTC)
-    return f"kept from an earlier start, measured {at.isoformat(timespec='seconds')}"
 
 
 def _device(name: str) -> torch.device:

@@ -15,6 +15,7 @@ from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.tiering import Tiering
 from netgain.serving.runtime.kv_settings import KVTierSettings
 from netgain.serving.runtime.tier_specs import TierSpec, build_tiers, parse_tier
+from netgain.serving.tiers.codecs.coder import Coder
 from netgain.serving.tiers.envelope import Envelope
 from netgain.serving.tiers.inventory import keep_clean, outdated
 from netgain.serving.tiers.kv_store import KVStore, expected
@@ -37,6 +38,7 @@ def build_tiering(
     collector: Collector,
     cost: PrefillCost,
     rewritten: Callable[[Sequence[int]], None] | None = None,
+    coder: Coder | None = None,
 ) -> Tiering:
     """Raises UsageError or Unavailable for a tier that cannot be had here; a server that does not answer is no reason."""
     options = TieringOptions(
@@ -56,10 +58,10 @@ def build_tiering(
 
         envelope = vault = Vault(Path(settings.vault).expanduser())
         destroyed = vault.is_destroyed
-    wanted = msgspec.structs.replace(expected(memory.planes), sealed=settings.vault is not None)
+    wanted = msgspec.structs.replace(expected(memory.planes, coder), sealed=settings.vault is not None)
     exchange = TierOptions(timeout_s=settings.timeout_s, group=options.group, retention_s=settings.retention_s)
     tiers = build_tiers(specs, clock, wanted, exchange)
-    store = KVStore(Stack(tiers, clock, settings.queue_bytes), memory.planes, clock, envelope)
+    store = KVStore(Stack(tiers, clock, settings.queue_bytes), memory.planes, clock, envelope, coder)
     runner = OwnThread()
     if destroyed is not None or settings.retention_s is not None:
         swept = [tier for tier, spec in zip(tiers, specs, strict=True) if spec.kind in SWEPT]

@@ -1,11 +1,13 @@
 """Settings of KV beyond the device."""
 
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from netgain.serving.runtime.settings import Settings
 from netgain.serving.runtime.tier_specs import parse_tier
+from netgain.serving.tiers.codecs.registry import NAMES
 
 
 class KVTierSettings(Settings):
@@ -17,6 +19,19 @@ class KVTierSettings(Settings):
     )
     policy: Literal["measured", "always", "never"] = Field(
         default="measured", description="load what is predicted to be sooner, whatever is found, or nothing"
+    )
+    codec: tuple[str, ...] = Field(
+        default=(),
+        description="how KV may be coded in tiers: zstd (every bit comes back), or what passed its gate on this model of the "
+        "lossy fp8, int8, int4, cachegen-fine, cachegen, cachegen-coarse (docs/kv-compression.md); of several the soonest",
+    )
+    codec_when: Literal["sooner", "always"] = Field(
+        default="sooner",
+        description="code KV only where encode, move and decode beat moving it raw, or always, to save room",
+    )
+    codec_forced: bool = Field(
+        default=False,
+        description="use lossy codecs that did not pass their quality gate on this model, or were not measured",
     )
     vault: str | None = Field(
         default=None,
@@ -44,10 +59,20 @@ class KVTierSettings(Settings):
         default=1.0, ge=0, le=60, description="so long the engine's end waits for what is still to be stored"
     )
 
-    @field_validator("tiers", mode="before")
+    @field_validator("tiers", "codec", mode="before")
     @classmethod
-    def _one_is_a_list_too(cls, tiers: Any) -> Any:
-        return (tiers,) if isinstance(tiers, str) else tiers
+    def _one_is_a_list_too(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
+
+    @field_validator("codec")
+    @classmethod
+    def _codecs_are_known(cls, codecs: tuple[str, ...]) -> tuple[str, ...]:
+        for codec in codecs:
+            if codec not in NAMES:
+                near = get_close_matches(codec, NAMES, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ValueError(f"there is no KV codec {codec!r}: {hint}known are {', '.join(NAMES)}")
+        return codecs
 
     @field_validator("tiers")
     @classmethod

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
+from netgain.serving.tiers.codecs.coder import Coder
 from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.object import RAW, Expected, Part, Reason, Refused, Shape, StoredObject, opened, pack
@@ -48,19 +49,29 @@ class Loaded(msgspec.Struct, frozen=True):
     links: tuple[LinkFit | None, ...]
 
 
-def expected(planes: Sequence[Plane]) -> Expected:
+def expected(planes: Sequence[Plane], coder: Coder | None = None) -> Expected:
     """What the tiers of a store with these planes should let through."""
     first, *others = planes
-    return Expected(shape=first.shape, others={plane.name: plane.shape for plane in others})
+    codecs = frozenset({RAW}) if coder is None else coder.ids
+    return Expected(shape=first.shape, codecs=codecs, others={plane.name: plane.shape for plane in others})
 
 
 class KVStore:
     """Blocks are addressed by their keys; `root` is the root of a request's chain of keys, which differs by tenant. All planes
     of a block are stored, and it is loaded only with all of them. Called from the event loop of its stack, which it owns."""
 
-    def __init__(self, stack: Stack, planes: Sequence[Plane], clock: Clock, envelope: Envelope | None = None) -> None:
-        """`envelope` wraps every object that leaves (by default in the clear)."""
+    def __init__(
+        self,
+        stack: Stack,
+        planes: Sequence[Plane],
+        clock: Clock,
+        envelope: Envelope | None = None,
+        coder: Coder | None = None,
+    ) -> None:
+        """`envelope` wraps every object that leaves (by default in the clear), after `coder` has coded it (by default not at
+        all)."""
         self.planes = tuple(planes)
+        self.coder = coder
         self.envelope = envelope or PlainEnvelope()
         self.unwrapped: Counter[Reason] = Counter()  # objects that came and were refused by the envelope
         self._stack = stack
@@ -89,9 +100,11 @@ class KVStore:
     ) -> None:
         """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `faster_than[i]` is the tier that has the i-th
         already."""
+        links = self._stack.links()
         for plane, rows in zip(self.planes, planes, strict=True):
             for key, row, tier in zip(keys, rows, faster_than, strict=True):
-                wrapped = self.envelope.wrap(_stored(root, key, plane, row))
+                stored = _stored(root, key, plane, row)
+                wrapped = self.envelope.wrap(stored if self.coder is None else self.coder.encode(stored, links))
                 if wrapped is not None:
                     self._stack.offer(wrapped.part.address(), pack(wrapped), faster_than=tier)
 
@@ -102,7 +115,7 @@ class KVStore:
         for plane in self.planes:
             there = await self._stack.locate([_part(key, plane).address() for key in keys])
             places = [None if a is None or b is None else max(a, b) for a, b in zip(places, there, strict=True)]
-        return Located(tuple(places), tuple(self._stack.links()), self._clock.now() - started_s)
+        return Located(tuple(places), self._links(), self._clock.now() - started_s)
 
     async def load(self, root: bytes, keys: Sequence[bytes], within_s: float | None = None) -> Loaded:
         """The blocks under `keys`, waiting at most `within_s` in all."""
@@ -119,7 +132,7 @@ class KVStore:
         if self._refused:
             refused, self._refused = self._refused, []
             await self._stack.delete(refused)
-        return Loaded(blocks, size, self._clock.now() - started_s, tuple(self._stack.links()))
+        return Loaded(blocks, size, self._clock.now() - started_s, self._links())
 
     def _opened(self, root: bytes, plane: Plane, data: Data) -> memoryview | None:
         """The bytes of a plane out of what a tier gave and has checked: whatever is done to KV before it is used is done here.
@@ -128,7 +141,8 @@ class KVStore:
         if found.root != root or found.tokens != plane.shape.block_tokens:
             return None
         try:
-            return memoryview(self.envelope.unwrap(found).payload)
+            opened_one = self.envelope.unwrap(found)
+            return memoryview((opened_one if self.coder is None else self.coder.decode(opened_one)).payload)
         except Refused as why:
             self.unwrapped[why.reason] += 1
             self._refused.append(found.part.address())
@@ -137,6 +151,13 @@ class KVStore:
     async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
         """Keep blocks from eviction for so long, where a tier evicts; a job, so it does not raise."""
         await self._stack.pin([_part(key, plane).address() for plane in self.planes for key in keys], for_s)
+
+    def _links(self) -> tuple[LinkFit | None, ...]:
+        """In bytes of raw objects, whatever passes."""
+        links = self._stack.links()
+        if self.coder is not None:
+            links = [self.coder.in_raw_bytes(link) for link in links]
+        return tuple(links)
 
     def stats(self) -> StackStats:
         return self._stack.stats()

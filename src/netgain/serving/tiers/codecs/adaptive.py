@@ -1,5 +1,6 @@
 """Which codec gets KV through a link soonest, if any: encode, move, decode must beat moving it raw."""
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -27,15 +28,16 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         return (1 - 1 / self.ratio) / (1 / self.encode_bytes_per_s + 1 / self.decode_bytes_per_s)
 
 
-def choose(raw_bytes: float, link: LinkFit | None, rates: Mapping[str, Rates | None]) -> str:
+def choose(raw_bytes: float, link: LinkFit | None, rates: Mapping[str, Rates | None], raw: bool = True) -> str:
     """The name of the codec that is soonest, `raw` if none beats it. While the link or a codec has not been measured, the first
-    codec of which nothing is known is used, to learn; `rates` are in order of preference among equals."""
+    codec of which nothing is known is used, to learn; `rates` are in order of preference among equals. Without `raw` the
+    soonest codec is taken even where raw would beat it."""
     for name, known in rates.items():
         if known is None:
             return name
     if link is None or link.bytes_per_s is None:
         return next(iter(rates), RAW)
-    best, least_s = RAW, raw_bytes / link.bytes_per_s
+    best, least_s = RAW, raw_bytes / link.bytes_per_s if raw or not rates else math.inf
     for name, known in rates.items():
         if known is not None and (needed_s := known.seconds(raw_bytes, link.bytes_per_s)) < least_s:
             best, least_s = name, needed_s

@@ -1,6 +1,7 @@
 """The codecs by name, and which arithmetic they use here."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from types import MappingProxyType
 
@@ -32,6 +33,15 @@ def arithmetic() -> Arithmetic:
         return Compiled()
     except Unavailable:
         return InNumpy()
+
+
+def lossless(arithmetic: Arithmetic) -> list[Codec]:
+    """Those that can be had here."""
+    found = []
+    for name in sorted(LOSSLESS):
+        with suppress(Unavailable):
+            found.append(build(name, arithmetic))
+    return found
 
 
 def check_name(name: str) -> None:

@@ -1,0 +1,54 @@
+"""The coder of an engine's tiers, from its settings and what was measured of its model."""
+
+from netgain.errors import UsageError
+from netgain.folders import cache_folder
+from netgain.ledger.clock import Clock
+from netgain.serving.blocks.keys import Namespace
+from netgain.serving.runtime.codec_gate.kept import Subject, usable
+from netgain.serving.runtime.kv_settings import KVTierSettings
+from netgain.serving.tiers.codecs.adaptive import Rates
+from netgain.serving.tiers.codecs.coder import Coder
+from netgain.serving.tiers.codecs.in_numpy import InNumpy
+from netgain.serving.tiers.codecs.registry import LOSSLESS, arithmetic, lossless
+
+
+def build_coder(
+    settings: KVTierSettings, namespace: Namespace, block_tokens: int, model: str, clock: Clock, notes: list[str]
+) -> Coder | None:
+    """None where there are no tiers; without codecs nothing is coded, but what others coded without loss is read. `notes`
+    hears which codecs are lossy and what is known of their loss. Raises UsageError for a codec that this model may not be
+    served with."""
+    if not settings.tiers:
+        return None
+    subject = Subject(
+        weights=namespace.weights,
+        numerics=namespace.numerics,
+        kv_dtype=namespace.kv_dtype,
+        block_tokens=block_tokens,
+    )
+    lossy = [name for name in settings.codec if name not in LOSSLESS]
+    if lossy and subject.kv_dtype == "int8":
+        raise UsageError(
+            f"KV that is kept in int8 is not rounded again ({lossy[0]}): use the codec zstd, or kv_dtype bf16"
+        )
+    computing = arithmetic() if settings.codec else InNumpy()  # nothing is compiled for what is not used
+    codecs, known = {}, {}
+    for name in dict.fromkeys(settings.codec):
+        codec, row = usable(name, subject, cache_folder(), computing, model, settings.codec_forced)
+        codecs[name] = codec
+        if row is not None:
+            known[name] = Rates(
+                ratio=row.ratio, encode_bytes_per_s=row.encode_bytes_per_s, decode_bytes_per_s=row.decode_bytes_per_s
+            )
+        if codec.lossy:
+            loss = (
+                "not measured"
+                if row is None or row.loss is None
+                else (
+                    f"gate: {row.state}; perplexity {row.loss.perplexity_ratio.value - 1:+.2%}, KL {row.loss.kl.value:.4f}"
+                )
+            )
+            notes.append(
+                f"KV from tiers may be lossy ({codec.id}; {loss}): answers may differ from those without tiers"
+            )
+    return Coder(codecs, clock, known, settings.codec_when, lossless(computing))
