@@ -1,14 +1,15 @@
 """What every way to draft is worth by domain and load, and whether the control of drafts ever costs.
 
-python -m benchmarks.speculation [--json FILE] [--minutes N] [--draft FOLDER...] [--data FILE] [--peers]. Engines of one process,
-one for every arm, take turns on the same prompts. `speedup_{category}_{proposer}_c{N}`: time of no speculation over time with
-drafts (up to K of them, no control), N requests at once, prompts included; `tokens_per_iteration_...`: tokens committed per
-decode step; `overhead_...`: how much longer such a step takes than one without speculation. Categories: Spec-Bench's six groups
-(first turns) and `copy`, the bundled workload of editing tasks. `worst_goodput_ratio`: the lowest ratio, over bundled workloads, proposers and
-{1, 2, 4, 8, 16, 32} requests at once, of the time without speculation over that under the goodput control; exit code 1 where a
-whole interval lies beyond 3 %. `token_mismatches`: requests whose tokens differ from those without speculation, of
-`requests_compared`. Cells run in the order of what they tell until the minutes are over; what did not run is null. With --json
-every round is kept beside it, and the same command goes on where the last one stopped (its minutes are counted anew).
+python -m benchmarks.speculation [--json FILE] [--minutes N] [--draft FOLDER...] [--data FILE] [--peers]. Engines of one
+process, one for every arm, take turns on the same prompts. `speedup_{category}_{proposer}_c{N}`: time of no speculation over
+time with drafts (up to K of them, no control), N requests at once, prompts included; `tokens_per_iteration_...`: tokens
+committed per decode step; `overhead_...`: how much longer such a step takes than one without speculation. Categories:
+Spec-Bench's six groups (first turns) and `copy`, the bundled workload of editing tasks. `worst_goodput_ratio`: the lowest
+ratio, over bundled workloads, proposers and {1, 2, 4, 8, 16, 32} requests at once, of the time without speculation over that
+under the goodput control; exit code 1 where a whole interval lies beyond 3 %. `token_mismatches`: requests whose tokens
+differ from those without speculation, of `requests_compared`. Cells run in the order of what they tell until the minutes are
+over; what did not run is null. With --json every round is kept beside it, and the same command goes on where the last one
+stopped (its minutes are counted anew).
 """
 
 import argparse
