@@ -168,6 +168,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "quality is measured by asking servers, and results are none: compare the servers, or leave out --texts"
             )
+        asked = {
+            "--workload": self.workload != "chat",
+            "--concurrency": self.concurrency != 1,
+            "--rate": self.rate_per_s is not None,
+            "--quick": self.quick,
+            "--budget": self.budget_s is not None,
+            "--max-tokens": self.output_tokens is not None,
+            "--ignore-eos": self.ignore_eos,
+            "--temperature": self.temperature is not None,
+            "--reset-caches": self.may_reset,
+            "--header": bool(self.baseline.headers or self.candidate.headers),
+        }
+        if given := [option for option, is_given in asked.items() if is_given]:
+            raise UsageError(
+                f"results were measured already, so nothing is asked of a server any more: leave out {', '.join(given)}"
+            )
 
     def _check_starts(self) -> None:
         if self.starts is not None and len(self.started) < 2:
