@@ -1,9 +1,12 @@
 """A small generator of synthetic experiments: records as server and client would write them, with planted effects."""
 
-from collections.abc import Callable
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import numpy as np
 import pytest
+from aiohttp import web
 
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.ledger.records import DraftCounts, RequestRecord
@@ -143,3 +146,38 @@ def make_record() -> Callable[..., ClientRecord]:
 @pytest.fixture(scope="session")
 def make_trial() -> Callable[..., list[Observation]]:
     return build_trial
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[[int], Awaitable[str]]]:
+    """A server that runs so many requests together, whose tokens come 2 ms apart; starts it and returns its URL."""
+    runners: list[web.AppRunner] = []
+
+    async def start(slots: int) -> str:
+        room = asyncio.Semaphore(slots)
+
+        async def complete(request: web.Request) -> web.StreamResponse:
+            body = await request.json()
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            async with room:
+                for n in range(body["max_tokens"]):
+                    await asyncio.sleep(0.002)
+                    usage = {"prompt_tokens": 4, "completion_tokens": n + 1}
+                    event = {"choices": [{"index": 0, "text": "a", "finish_reason": None}], "usage": usage}
+                    await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+            await response.write(b'data: {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}\n\n')
+            await response.write(b"data: [DONE]\n\n")
+            return response
+
+        app = web.Application()
+        app.router.add_post("/v1/completions", complete)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        runners.append(runner)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()

@@ -1,51 +1,10 @@
 """What a wider step costs, found out from outside: as many widths as the server runs together and as time allows."""
 
-import asyncio
-import json
-
-import pytest
-from aiohttp import web
-
 from netgain.deciding.decide.outside import step_cost_outside
 from netgain.deciding.experiment.conduct import Asking
 from netgain.measuring.client.options import Options
 
 ASKING = Asking(model="m", options=Options(timeout_s=20.0))
-
-
-@pytest.fixture
-async def serve():
-    """A server that runs so many requests together, whose tokens come 2 ms apart; starts it and returns its URL."""
-    runners = []
-
-    async def start(slots: int) -> str:
-        room = asyncio.Semaphore(slots)
-
-        async def complete(request: web.Request) -> web.StreamResponse:
-            body = await request.json()
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            await response.prepare(request)
-            async with room:
-                for n in range(body["max_tokens"]):
-                    await asyncio.sleep(0.002)
-                    usage = {"prompt_tokens": 4, "completion_tokens": n + 1}
-                    event = {"choices": [{"index": 0, "text": "a", "finish_reason": None}], "usage": usage}
-                    await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-            await response.write(b'data: {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}\n\n')
-            await response.write(b"data: [DONE]\n\n")
-            return response
-
-        app = web.Application()
-        app.router.add_post("/v1/completions", complete)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        runners.append(runner)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-    yield start
-    for runner in runners:
-        await runner.cleanup()
 
 
 async def test_every_width_is_measured_where_there_is_room_and_time(serve):

@@ -1,13 +1,14 @@
 """The baseline's traffic, recorded with the server's metrics over it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.conduct import Asking, warm_up
+from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.errors import Unavailable
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.client.record import ErrorKind
@@ -29,17 +30,36 @@ async def record_baseline(
     def on_progress(progress: Progress) -> None:
         narrator.step(progress.last.item_id)
 
-    limited = msgspec.structs.replace(asked.under(salt), deadline_s=settings.form.recording_s)
+    limit_s = settings.form.recording_s
     watch = Watch(f"{baseline.url}/metrics")
     await watch.begin()
     try:
-        recorded = await run(baseline.url, asked.model, items, Closed(settings.concurrency), limited, on_progress)
+        recorded = await answers(baseline.url, asked, salt, items, settings.concurrency, limit_s, on_progress)
         seen = await watch.end()
     finally:
         await watch.close()
-    in_time = tuple(record for record in recorded.records if record.error_kind is not ErrorKind.DEADLINE)
-    recorded = msgspec.structs.replace(recorded, records=in_time)
     if not any(record.ok for record in recorded.records):
         first = next((record.error for record in recorded.records), "no request ended in time")
         raise Unavailable(f"the baseline answered none of {count(len(items), 'request')}; the first: {first}")
     return recorded, seen
+
+
+async def answers(
+    url: str,
+    asked: Asking,
+    salt: str,
+    items: Sequence[Item],
+    concurrency: int,
+    limit_s: float | None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """What was answered within `limit_s`, and as many prompts more as a verdict needs: groups of one prompt alone would tell
+    nothing of others."""
+    limited = msgspec.structs.replace(asked.under(salt), deadline_s=limit_s)
+    recorded = await run(url, asked.model, items, Closed(concurrency), limited, on_progress)
+    records = tuple(record for record in recorded.records if record.error_kind is not ErrorKind.DEADLINE)
+    sent = {record.item_id for record in records}
+    missing = [item for item in items if item.id not in sent][: max(0, FEWEST_UNITS - len(sent))]
+    if missing:
+        records += (await run(url, asked.model, missing, Closed(concurrency), asked.under(salt), on_progress)).records
+    return msgspec.structs.replace(recorded, records=records)
