@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from netgain.errors import UsageError
-from netgain.serving.runtime.config import KVType, WeightType
+from netgain.serving.runtime.settings import KVType, WeightType
 
 if TYPE_CHECKING:
     from netgain.serving.runtime.quality import Measured

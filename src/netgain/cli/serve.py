@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from netgain.serving.api.launch import launch_server
-from netgain.serving.runtime.config import KVType, ServerConfig, WeightType
+from netgain.serving.runtime.config import ServerConfig
 from netgain.serving.runtime.config_file import load_config, to_yaml
+from netgain.serving.runtime.settings import KVType, WeightType
 from netgain.wording import count
 
 _EXTRA = ("fastapi", "tokenizers", "torch", "uvicorn")

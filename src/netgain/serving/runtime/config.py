@@ -5,10 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from netgain.serving.runtime.kv_settings import KVTierSettings
-from netgain.serving.runtime.settings import Settings
-
-WeightType = Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"]
-KVType = Literal["auto", "bf16", "fp32", "int8"]
+from netgain.serving.runtime.settings import KVType, Settings, WeightType
 
 
 class ModelSettings(Settings):

@@ -1,9 +1,12 @@
 """What every part of the configuration tree is."""
 
 import difflib
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
+
+WeightType = Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"]
+KVType = Literal["auto", "bf16", "fp32", "int8"]
 
 
 class Settings(BaseModel):
