@@ -28,9 +28,7 @@ from netgain.serving.tiers.runner import Runner
 
 PLACED_AT_ONCE = 64  # blocks copied into the pool between two steps, so that running requests are not held up
 PROBE_EVERY_S = 10.0  # a link that nobody uses is measured again so often, when there is something to read
-PATIENCE_S = (
-    0.002  # a step is held back for so long, once per request, rather than begin without one whose answer is near
-)
+PATIENCE_S = 0.002  # a step is held back for so long, once per request, rather than go without a near answer
 
 
 class Tiering:

@@ -162,8 +162,7 @@ class BlendingSettings(Settings):
     enabled: bool = Field(default=False, description="requests may mark chunks of their prompts")
     ratio: float | Literal["calibrated"] = Field(
         default="calibrated",
-        description="share of chunks' tokens computed anew, 0 to 1, where a request says nothing; calibrated is what "
-        "`netgain cache blend` found for the model, and without it 1, which is exact",
+        description="share of chunks' tokens computed anew, 0 to 1; calibrated: as `netgain cache blend` found, else 1 (exact)",
     )
     memory_bytes: int = Field(default=256 << 20, ge=1 << 20, description="of chunks in memory")
     folder: str | None = Field(
