@@ -1,0 +1,41 @@
+"""What each KV codec saves on the default model's own KV, how quick it is, and what continuing from decoded KV loses.
+
+python -m benchmarks.codecs [--json FILE] [--again]. `codec_{name}_ratio`: raw over coded bytes of stored objects, headers and
+tables counted; `_encode_gbps` and `_decode_gbps`: 10^9 bytes of raw KV per second on one core; `_kl`: nats per position against
+the model's own KV (0 where every bit came back), `_perplexity`: ratio to it; `_gate`: what the quality gate says. Without
+--again, what `netgain cache codecs` measured here before is taken.
+"""
+
+from benchmarks import _report
+from netgain.cli.cache_codecs import gate_texts
+from netgain.folders import cache_folder
+from netgain.serving.runtime.codec_gate.run import measured
+from netgain.serving.tiers.codecs.registry import NAMES
+
+
+def main() -> None:
+    parser = _report.arguments(__doc__)
+    parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
+    options = parser.parse_args()
+    _report.write(options.json, measure(options.again), title="KV codecs")
+
+
+def measure(again: bool = False) -> dict[str, _report.Figure]:
+    """The figures of all codecs."""
+    report = measured("default", NAMES, gate_texts("bundled"), cache_folder(), lambda what, done: None, again=again)
+    figures: dict[str, _report.Figure] = {}
+    for row in report.rows:
+        name = f"codec_{row.name.replace('-', '_')}"
+        figures |= {
+            f"{name}_ratio": row.ratio,
+            f"{name}_encode_gbps": row.encode_bytes_per_s / 1e9,
+            f"{name}_decode_gbps": row.decode_bytes_per_s / 1e9,
+            f"{name}_kl": row.loss.kl.value if row.loss else 0.0,
+            f"{name}_perplexity": row.loss.perplexity_ratio.value if row.loss else 1.0,
+            f"{name}_gate": row.state,
+        }
+    return figures
+
+
+if __name__ == "__main__":
+    main()
