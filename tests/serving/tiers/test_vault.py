@@ -109,7 +109,9 @@ def test_of_too_many_roots_those_longest_not_asked_for_are_forgotten() -> None:
 def test_a_forger_who_mends_every_checksum_is_found_out(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever field of the header or byte of the payload is another: a block put under another key, a sooner date, ..."""
+    """LMCache/LMCache#4127: encryption at rest that was proposed there came to seal payloads alone, bound to no key or header.
+    Here it shows whatever field of the header or byte of the payload is another: a block put under another key, a sooner
+    date, ..."""
     vault = Vault(tmp_path_factory.getbasetemp() / "forger.json")
     sealed = vault.seal(stored(7), "acme")
     payload = bytearray(sealed.payload)
