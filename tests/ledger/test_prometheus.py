@@ -233,6 +233,19 @@ def test_tiers_are_counted_apart_and_their_gauges_go_with_their_engine() -> None
     assert 'netgain_kv_tier_hits_total{replica="a",tier="disk"} 5.0' in shown
 
 
+def test_codecs_are_counted_apart_and_stay_when_their_engine_goes() -> None:
+    exporter = Exporter()
+    exporter.engine({"codec_stored/raw": 2, "codec_stored/zstd": 5, "codec_encode_s/zstd": 0.5}, replica="a", epoch="1")
+    exporter.engine(
+        {"codec_stored/raw": 3, "codec_stored/zstd": 5, "codec_encode_s/zstd": 0.75}, replica="a", epoch="1"
+    )
+    exporter.engine_gone("a")
+    shown = exporter.render().decode()
+    assert 'netgain_kv_codec_stored_total{codec="raw",replica="a"} 3.0' in shown
+    assert 'netgain_kv_codec_stored_total{codec="zstd",replica="a"} 5.0' in shown
+    assert 'netgain_kv_codec_encode_seconds_total{codec="zstd",replica="a"} 0.75' in shown
+
+
 def test_reuse_is_shown_with_the_predictions_behind_it() -> None:
     exporter = Exporter()
     kv = KVReuse(why="load", loaded_tokens=96, source="disk", waited_s=0.02, warm_s=0.1, full_s=1.0, actual_s=0.12)

@@ -39,6 +39,13 @@ TIER_COUNTERS: Mapping[str, tuple[str, str]] = {
     "tier_promoted": ("netgain_kv_tier_promoted", "Objects read from a tier and offered to the faster ones."),
     "tier_breaker_opened": ("netgain_kv_tier_breaker_opened", "Times a tier failed and was left alone."),
 }
+CODEC_COUNTERS: Mapping[str, tuple[str, str]] = {
+    "codec_stored": ("netgain_kv_codec_stored", "Objects that went to tiers in this form; raw is one."),
+    "codec_raw_bytes": ("netgain_kv_codec_raw_bytes", "Bytes of KV that a codec was given to encode."),
+    "codec_coded_bytes": ("netgain_kv_codec_coded_bytes", "What they became."),
+    "codec_encode_s": ("netgain_kv_codec_encode_seconds", "Time of encoding."),
+    "codec_decode_s": ("netgain_kv_codec_decode_seconds", "Time of decoding what was loaded."),
+}
 TIER_GAUGES: Mapping[str, tuple[str, str]] = {
     "tier_bytes": ("netgain_kv_tier_bytes", "Bytes that a tier holds, where it can tell."),
     "tier_queued_bytes": ("netgain_kv_tier_queued_bytes", "Bytes waiting to be stored in a tier."),

@@ -169,9 +169,10 @@ class Exporter:
             name: Counter(metric, text, ["replica"], registry=own)
             for name, (metric, text) in {**COUNTERS, **kv_metrics.COUNTERS}.items()
         }
-        self._tier_counters = {
-            name: Counter(metric, text, ["tier", "replica"], registry=own)
-            for name, (metric, text) in kv_metrics.TIER_COUNTERS.items()
+        self._labelled_counters = {
+            name: Counter(metric, text, [kind, "replica"], registry=own)
+            for kind, counters in (("tier", kv_metrics.TIER_COUNTERS), ("codec", kv_metrics.CODEC_COUNTERS))
+            for name, (metric, text) in counters.items()
         }
         self._tier_gauges = {
             name: Gauge(metric, text, ["tier", "replica"], registry=own)
@@ -232,8 +233,8 @@ class Exporter:
 
         `epoch` names one life of the engine (its start time or process id). With it, a restart is a change of epoch, and a
         counter that falls within one is refused; without it, a counter that falls is taken to have restarted from zero.
-        Names as in GAUGES and COUNTERS; `name/kind` as in HANDOFF_COUNTERS, `name/tier` as in kv_metrics; others and None are
-        left alone.
+        Names as in GAUGES and COUNTERS; `name/kind` as in HANDOFF_COUNTERS, `name/tier` and `name/codec` as in kv_metrics; others
+        and None are left alone.
         """
         label = str(replica)
         seen = self._seen.get(label)
@@ -250,8 +251,8 @@ class Exporter:
                 self._raise_to(self._counters[name].labels(label), seen, name, value)
             elif base in self._tier_gauges and isinstance(value, int | float):
                 self._tier_gauges[base].labels(kind, label).set(value)
-            elif base in self._tier_counters:
-                self._raise_to(self._tier_counters[base].labels(kind, label), seen, name, value)
+            elif base in self._labelled_counters:
+                self._raise_to(self._labelled_counters[base].labels(kind, label), seen, name, value)
             elif base in self._handoffs and kind in _KINDS:
                 self._raise_to(self._handoffs[base].labels(kind, label), seen, name, value)
 

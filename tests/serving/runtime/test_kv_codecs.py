@@ -1,4 +1,5 @@
-"""A real engine whose tiers hold coded KV: lossless codecs change no token, lossy ones live in a namespace of their own."""
+"""A real engine whose tiers hold coded KV: lossless codecs change no token, lossy ones live in a namespace of their own.
+The model is random, so no cache of gate results anywhere knows it, and tests need none of their own."""
 
 from pathlib import Path
 
@@ -7,22 +8,12 @@ import pytest
 pytest.importorskip("torch")
 
 from netgain.errors import UsageError
+from netgain.ledger.prometheus import Exporter
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.tiers.object import unpack_head
 from tests.serving.runtime.test_kv_tiers import answers, engine, expected, folder, loaded, plain, settle
 
 __all__ = ["expected", "folder"]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_measured(tmp_path, monkeypatch):
-    """A cache of this test's own, with the user's compiled kernels."""
-    from netgain.serving.model.kernels.build import cache_directory
-
-    own = tmp_path / "netgain-cache"
-    own.mkdir()
-    (own / "kernels").symlink_to(cache_directory())
-    monkeypatch.setenv("NETGAIN_CACHE", str(own))
 
 
 def codecs_in(place: Path) -> set[str]:
@@ -41,6 +32,29 @@ def test_zstd_gives_back_every_token_with_and_without_a_vault(folder, tmp_path, 
     with engine(folder, tier, codec="zstd", codec_when="always", **kv) as llm:
         assert answers(llm) == expected
         assert loaded(llm) >= 144
+
+
+def test_metrics_tell_what_each_codec_did(folder, tmp_path):
+    tier = f"disk:{tmp_path / 'kv'}:16MiB"
+    with engine(folder, tier, codec="zstd", codec_when="always") as llm:
+        answers(llm)
+        settle(llm)
+        stored = llm.built.engine.tier_counters()["codec_stored/zstd"]
+        assert stored == len(list((tmp_path / "kv").rglob("*.kv")))
+        answers(llm)
+        assert loaded(llm) >= 144
+        exporter = Exporter()
+        exporter.engine(llm.built.engine.tier_counters())
+    figures = {
+        (sample.name.removeprefix("netgain_kv_codec_"), sample.labels["codec"]): sample.value
+        for family in exporter.registry.collect()
+        for sample in family.samples
+        if family.name.startswith("netgain_kv_codec_") and not sample.name.endswith("_created")
+    }
+    assert figures["stored_total", "zstd"] >= stored
+    assert 0 < figures["coded_bytes_total", "zstd"] < figures["raw_bytes_total", "zstd"]
+    assert figures["encode_seconds_total", "zstd"] > 0
+    assert figures["decode_seconds_total", "zstd"] > 0
 
 
 def test_lossy_kv_is_found_by_engines_with_that_codec_alone(folder, tmp_path, expected):

@@ -3,14 +3,17 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from netgain.ledger.records import Handoff, HandoffKind
 from netgain.serving.engine.kv_load import Load
+from netgain.serving.tiers.codecs.coder import CoderStats
 from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.stack import StackStats
 
 
-def named_counters(stats: StackStats) -> Mapping[str, float]:
-    """Flat, `name/tier`; what is not known is left out."""
+def named_counters(stats: StackStats, coded: CoderStats | None = None) -> Mapping[str, float]:
+    """Flat, `name/tier`, and `name/codec` where something may be coded; what is not known is left out."""
     named: dict[str, float] = {}
     for tier, dropped, promoted, queued in zip(
         stats.tiers, stats.dropped, stats.promoted, stats.queued_bytes, strict=True
@@ -37,6 +40,9 @@ def named_counters(stats: StackStats) -> Mapping[str, float]:
             values["tier_load_bytes_per_s"] = tier.loaded.link.bytes_per_s
             values["tier_load_error"] = tier.loaded.link.error
         named.update({f"{name}/{tier.name}": value for name, value in values.items() if value is not None})
+    if coded is not None:
+        for name, by_codec in msgspec.structs.asdict(coded).items():
+            named.update({f"codec_{name}/{codec}": value for codec, value in by_codec.items()})
     return named
 
 

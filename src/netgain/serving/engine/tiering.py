@@ -185,10 +185,10 @@ class Tiering:
         self._mailbox.interrupt()
 
     def counters(self) -> dict[str, float]:
-        """Cumulative, flat; `name/tier` for those of one tier. From any thread."""
+        """Cumulative, flat; `name/tier` for those of one tier, `name/codec` for those of one codec. From any thread."""
         named: dict[str, float] = {**self.counts, "kv_stores_dropped": self.storing.dropped}
-        stats = self._runner.ask(self._store.stats, 0.2)
-        return named if stats is None else {**named, **named_counters(stats)}
+        found = self._runner.ask(lambda: (self._store.stats(), self._store.coder_stats()), 0.2)
+        return named if found is None else {**named, **named_counters(*found)}
 
     def close(self) -> None:
         """Store what is queued, within a bound, and close the tiers. May be called twice."""

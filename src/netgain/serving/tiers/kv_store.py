@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
-from netgain.serving.tiers.codecs.coder import Coder
+from netgain.serving.tiers.codecs.coder import Coder, CoderStats
 from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.object import RAW, Expected, Part, Reason, Refused, Shape, StoredObject, opened, pack
@@ -161,6 +161,10 @@ class KVStore:
 
     def stats(self) -> StackStats:
         return self._stack.stats()
+
+    def coder_stats(self) -> CoderStats | None:
+        """None where nothing is ever coded or decoded."""
+        return None if self.coder is None else self.coder.stats()
 
     async def settle(self) -> None:
         """Return when everything that was put is stored, or could not be."""

@@ -38,6 +38,7 @@ def test_objects_of_other_codecs_are_read_only_where_told(in_c):
         coder(in_c).decode(written)
     reader = coder(in_c, also_read=[in_c["zstd"]])
     assert bytes(reader.decode(written).payload) == stored().payload
+    assert reader.stats().decode_s == {"zstd": 0.0}  # no time passes here
     assert reader.ids == {"raw", "zstd.1"}
     assert reader.numerics("n") == "n"
     assert not reader.lossy

@@ -51,7 +51,7 @@ class LearnedRates:
         self._start = start
         self._encode, self._decode = LinkEstimate(), LinkEstimate()
         self.raw_bytes = self.coded_bytes = 0
-        self.encode_s = self.decode_s = 0.0
+        self.encode_s = 0.0
 
     def encoded(self, raw_bytes: int, coded_bytes: int, seconds: float) -> None:
         self.raw_bytes += raw_bytes
@@ -60,7 +60,6 @@ class LearnedRates:
         self._encode.add(raw_bytes, seconds)
 
     def decoded(self, raw_bytes: int, seconds: float) -> None:
-        self.decode_s += seconds
         self._decode.add(raw_bytes, seconds)
 
     def rates(self) -> Rates | None:

@@ -1,6 +1,6 @@
 """Which codec a store uses for which object, learned while it is used: the one that gets KV there and back soonest, or none."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -17,7 +17,8 @@ When = Literal["sooner", "always"]
 
 
 class CoderStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects by the name of the codec they were stored with, and what coding cost and saved by codec."""
+    """Objects by the name of the codec they were stored with (raw is one), and by codec what coding cost and saved: `raw_bytes`
+    that it was given, what they became, and the time; `decode_s` includes codecs of others whose objects were read."""
 
     stored: dict[str, int]
     raw_bytes: dict[str, int]
@@ -48,7 +49,7 @@ class Coder:
         self._stored: Counter[str] = Counter()
         self._raw_bytes = self._moved_bytes = 0  # of all objects, in both directions
         self._loaded_bytes = 0
-        self._decode_s = 0.0
+        self._decode_s: defaultdict[str, float] = defaultdict(float)  # by name, those of others too
 
     @property
     def ids(self) -> frozenset[str]:
@@ -88,12 +89,13 @@ class Coder:
         began_s = self._clock.now()
         raw = coded.decoded(found, self._read)
         spent_s, size = self._clock.now() - began_s, len(raw.payload)
-        if raw is not found and (name := self._names.get(found.codec)):
-            self._learned[name].decoded(size, spent_s)
+        if raw is not found:
+            self._decode_s[self._read[found.codec].name] += spent_s
+            if name := self._names.get(found.codec):
+                self._learned[name].decoded(size, spent_s)
         self._raw_bytes += size
         self._moved_bytes += len(found.payload)
         self._loaded_bytes += size
-        self._decode_s += spent_s if raw is not found else 0.0
         return raw
 
     def in_raw_bytes(self, link: LinkFit | None) -> LinkFit | None:
@@ -103,7 +105,7 @@ class Coder:
             return link
         per_byte_s = self._moved_bytes / self._raw_bytes / link.bytes_per_s
         if self._loaded_bytes:
-            per_byte_s += self._decode_s / self._loaded_bytes
+            per_byte_s += sum(self._decode_s.values()) / self._loaded_bytes
         else:
             for name, learned in self._learned.items():
                 if (rates := learned.rates()) is not None:
@@ -116,7 +118,7 @@ class Coder:
             raw_bytes={name: one.raw_bytes for name, one in self._learned.items()},
             coded_bytes={name: one.coded_bytes for name, one in self._learned.items()},
             encode_s={name: one.encode_s for name, one in self._learned.items()},
-            decode_s={name: one.decode_s for name, one in self._learned.items()},
+            decode_s=dict.fromkeys(self._learned, 0.0) | dict(self._decode_s),
         )
 
 
