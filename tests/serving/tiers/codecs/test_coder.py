@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from netgain.cost.compression import Rates
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import VirtualClock
-from netgain.serving.tiers.codecs.adaptive import Rates
 from netgain.serving.tiers.codecs.coder import Coder
 from netgain.serving.tiers.object import Refused
 from tests.serving.tiers.codecs.test_coded import stored

@@ -1,12 +1,12 @@
 """The coder of an engine's tiers, from its settings and what was measured of its model."""
 
+from netgain.cost.compression import Rates
 from netgain.errors import UsageError
 from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.runtime.codec_gate.kept import Subject, usable
 from netgain.serving.runtime.kv_settings import KVTierSettings
-from netgain.serving.tiers.codecs.adaptive import Rates
 from netgain.serving.tiers.codecs.coder import Coder
 from netgain.serving.tiers.codecs.in_numpy import InNumpy
 from netgain.serving.tiers.codecs.registry import LOSSLESS, arithmetic, lossless

@@ -1,47 +1,7 @@
-"""Which codec gets KV through a link soonest, if any: encode, move, decode must beat moving it raw."""
+"""What a codec is worth, learned from its own use."""
 
-import math
-from collections.abc import Mapping
-
-import msgspec
-
-from netgain.cost.kv import compressed_s
-from netgain.cost.link import LinkEstimate, LinkFit
-from netgain.serving.tiers.object import RAW
-
-
-class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """What a codec is worth: raw bytes over coded ones, and raw bytes per second to encode and to decode."""
-
-    ratio: float
-    encode_bytes_per_s: float
-    decode_bytes_per_s: float
-
-    def seconds(self, raw_bytes: float, bytes_per_s: float) -> float:
-        """From raw KV on one side of a link to raw KV on the other, besides the link's latency."""
-        return compressed_s(
-            raw_bytes, self.ratio, bytes_per_s, raw_bytes / self.encode_bytes_per_s, raw_bytes / self.decode_bytes_per_s
-        )
-
-    def break_even_bytes_per_s(self) -> float:
-        """The bandwidth above which raw is sooner: 1/B = 1/(r B) + 1/E + 1/D."""
-        return (1 - 1 / self.ratio) / (1 / self.encode_bytes_per_s + 1 / self.decode_bytes_per_s)
-
-
-def choose(raw_bytes: float, link: LinkFit | None, rates: Mapping[str, Rates | None], raw: bool = True) -> str:
-    """The name of the codec that is soonest, `raw` if none beats it. While the link or a codec has not been measured, the first
-    codec of which nothing is known is used, to learn; `rates` are in order of preference among equals. Without `raw` the
-    soonest codec is taken even where raw would beat it."""
-    for name, known in rates.items():
-        if known is None:
-            return name
-    if link is None or link.bytes_per_s is None:
-        return next(iter(rates), RAW)
-    best, least_s = RAW, raw_bytes / link.bytes_per_s if raw or not rates else math.inf
-    for name, known in rates.items():
-        if known is not None and (needed_s := known.seconds(raw_bytes, link.bytes_per_s)) < least_s:
-            best, least_s = name, needed_s
-    return best
+from netgain.cost.compression import Rates
+from netgain.cost.link import LinkEstimate
 
 
 class LearnedRates:

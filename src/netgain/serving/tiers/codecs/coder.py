@@ -6,10 +6,11 @@ from typing import Literal
 
 import msgspec
 
+from netgain.cost.compression import Rates, choose
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.codecs import coded
-from netgain.serving.tiers.codecs.adaptive import LearnedRates, Rates, choose
+from netgain.serving.tiers.codecs.adaptive import LearnedRates
 from netgain.serving.tiers.codecs.codec import Codec
 from netgain.serving.tiers.object import RAW, TARGET, StoredObject
 
@@ -75,11 +76,11 @@ class Coder:
             raw=self._when == "sooner",
         )
         found = stored
-        if name != RAW:
+        if name is not None:
             began_s = self._clock.now()
             found = coded.encoded(stored, usable[name])
             self._learned[name].encoded(size, len(found.payload), self._clock.now() - began_s)
-        self._stored[name if found is not stored else RAW] += 1
+        self._stored[RAW if name is None or found is stored else name] += 1
         self._raw_bytes += size
         self._moved_bytes += len(found.payload)
         return found
