@@ -8,10 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from netgain.deciding.technique.codecs_told import codecs_told  # noqa: E402
 from netgain.errors import UsageError  # noqa: E402
+from netgain.serving.blocks.keys import Namespace  # noqa: E402
 from netgain.serving.runtime.codec_gate import kept  # noqa: E402
 from netgain.serving.runtime.codec_gate.retrieval import passages  # noqa: E402
 from netgain.serving.runtime.codec_gate.run import measured  # noqa: E402
+from netgain.serving.runtime.codec_gate.serving import measured_codecs  # noqa: E402
 from netgain.serving.runtime.codec_gate.verdict import Interval, Loss, judge  # noqa: E402
 from netgain.serving.tiers.codecs.in_numpy import InNumpy  # noqa: E402
 
@@ -92,6 +95,27 @@ def test_serving_takes_a_codec_by_what_was_measured(report):
             codec, known = kept.usable(row.name, found.subject, cache, arithmetic, "m", forced=True)
             assert (codec.id, known) == (row.id, row)
     assert any(row.state == "fail" for row in found.rows)
+
+
+def test_the_lab_reads_what_a_server_tells_of_it(report):
+    _, cache, found = report
+    subject = found.subject
+    namespace = Namespace(
+        weights=subject.weights,
+        adapter="",
+        tokenizer="",
+        rope="",
+        kv_dtype=subject.kv_dtype,
+        numerics=subject.numerics,
+    )
+    told = msgspec.json.encode(measured_codecs(namespace, subject.block_tokens, cache)).decode()
+    read = {one.name: one for one in codecs_told({"kv_codecs_measured": told}).measured}
+    assert {(one.name, one.state, one.lossy) for one in read.values()} == {
+        (row.name, row.state, row.lossy) for row in found.rows
+    }
+    assert read["int4"].rates.ratio == found.row("int4").ratio
+    assert read["int4"].rates.decode_bytes_per_s == found.row("int4").decode_bytes_per_s
+    assert measured_codecs(namespace, subject.block_tokens + 1, cache) == []
 
 
 def test_another_model_kernel_or_block_size_has_not_been_measured(report):

@@ -55,6 +55,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
+from netgain.deciding.technique.codecs_told import codecs_told
 from netgain.deciding.technique.drafter import Drafter, read_drafter
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.prediction import Prediction
@@ -133,6 +134,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             drafter=drafter_on(settings, served),
             kv_tokens=whole_number(served.told.get("kv_tokens")),
             kv_token_bytes=whole_number(served.told.get("kv_token_bytes")),
+            kv_codecs=codecs_told(served.told),
         )
         bottleneck = find_bottleneck(facts)
         narrator.found(bottleneck.statement)

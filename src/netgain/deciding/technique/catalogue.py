@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from netgain.deciding.technique.blending import Blending
 from netgain.deciding.technique.draft import HeadSpeculation, ModelSpeculation
+from netgain.deciding.technique.kv_compression import LosslessCompression, LossyCompression
 from netgain.deciding.technique.kv_int8 import KvInt8
 from netgain.deciding.technique.ngram import NgramSpeculation
 from netgain.deciding.technique.protocol import Technique
@@ -21,6 +22,8 @@ CATALOGUE: Mapping[str, Technique] = MappingProxyType(
         "heads": HeadSpeculation(),
         "kv-int8": KvInt8(),
         "kv-tiers": KVTiering(),
+        "kv-compression": LosslessCompression(),
+        "kv-compression-lossy": LossyCompression(),
         "kv-blending": Blending(),
     }
 )

@@ -3,6 +3,7 @@
 import msgspec
 
 from netgain.cost.step_cost import StepCost
+from netgain.deciding.technique.codecs_told import CodecsTold
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.deciding.technique.drafter import Drafter
 from netgain.measuring.client.record import ClientRecord
@@ -15,6 +16,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     `step_cost` is the engine's measured cost of a step by what it holds; None with the reason in `step_cost_missing`.
     `kv_dtype`: in which type the server keeps KV, in its own words; None where it does not tell. `kv_tokens` fit into its KV
     cache, each of `kv_token_bytes`. `drafter`: the draft that the user has, None where none was named.
+    `kv_codecs`: for stored KV, those in use and what was measured of them on this model.
     """
 
     engine: str
@@ -32,3 +34,4 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     drafter: Drafter | None = None
     kv_tokens: int | None = None
     kv_token_bytes: int | None = None
+    kv_codecs: CodecsTold = CodecsTold()

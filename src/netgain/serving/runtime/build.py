@@ -9,6 +9,7 @@ import torch
 
 from netgain.cost.machine import this_machine
 from netgain.errors import UsageError
+from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.serving.blocks.pool import BlockPool
@@ -28,7 +29,7 @@ from netgain.serving.model.load import LoadedModel, load_model
 from netgain.serving.runtime.blending.build import build_blending
 from netgain.serving.runtime.block_memory import PoolMemory
 from netgain.serving.runtime.build_tiering import build_tiering
-from netgain.serving.runtime.codec_gate.serving import build_coder
+from netgain.serving.runtime.codec_gate.serving import build_coder, measured_codecs
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
 from netgain.serving.runtime.heap import give_back_freed_memory
@@ -87,6 +88,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_tiers: list[str]
     kv_policy: str
     kv_codecs: list[str]
+    kv_codecs_measured: list[dict[str, Any]]
     kv_lossy: bool
     draft: str | None
     draft_weight_bytes: int
@@ -194,6 +196,7 @@ def build_engine(
     )
     collector = collector or Collector()
     coder = build_coder(config.kv, namespace, layout.block_tokens, config.model.source, clock, notes)
+    measured = [] if coder is None else measured_codecs(namespace, layout.block_tokens, cache_folder())
     if coder is not None:
         namespace = msgspec.structs.replace(namespace, numerics=coder.numerics(namespace.numerics))
     tiering = None
@@ -266,6 +269,7 @@ def build_engine(
         kv_tiers=[shown(tier) for tier in config.kv.tiers],
         kv_policy=config.kv.policy,
         kv_codecs=list(config.kv.codec) if coder else [],
+        kv_codecs_measured=measured,
         kv_lossy=coder is not None and coder.lossy,
         draft=draft.name if draft else None,
         draft_weight_bytes=draft_weight_bytes,

@@ -1,11 +1,17 @@
 """The coder of an engine's tiers, from its settings and what was measured of its model."""
 
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
 from netgain.cost.compression import Rates
 from netgain.errors import UsageError
 from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
 from netgain.serving.blocks.keys import Namespace
-from netgain.serving.runtime.codec_gate.kept import Subject, usable
+from netgain.serving.runtime.codec_gate.kept import Subject, read, usable
+from netgain.serving.runtime.codec_gate.verdict import Row
 from netgain.serving.runtime.kv_settings import KVTierSettings
 from netgain.serving.tiers.codecs.coder import Coder
 from netgain.serving.tiers.codecs.in_numpy import InNumpy
@@ -20,12 +26,7 @@ def build_coder(
     served with."""
     if not settings.tiers:
         return None
-    subject = Subject(
-        weights=namespace.weights,
-        numerics=namespace.numerics,
-        kv_dtype=namespace.kv_dtype,
-        block_tokens=block_tokens,
-    )
+    subject = _subject(namespace, block_tokens)
     lossy = [name for name in settings.codec if name not in LOSSLESS]
     if lossy and subject.kv_dtype == "int8":
         raise UsageError(
@@ -37,9 +38,7 @@ def build_coder(
         codec, row = usable(name, subject, cache_folder(), computing, model, settings.codec_forced)
         codecs[name] = codec
         if row is not None:
-            known[name] = Rates(
-                ratio=row.ratio, encode_bytes_per_s=row.encode_bytes_per_s, decode_bytes_per_s=row.decode_bytes_per_s
-            )
+            known[name] = _rates(row)
         if codec.lossy:
             loss = (
                 "not measured"
@@ -52,3 +51,25 @@ def build_coder(
                 f"KV from tiers may be lossy ({codec.id}; {loss}): answers may differ from those without tiers"
             )
     return Coder(codecs, clock, known, settings.codec_when, lossless(computing))
+
+
+def measured_codecs(namespace: Namespace, block_tokens: int, cache: Path) -> list[dict[str, Any]]:
+    """What was measured of codecs on this model, for those who decide about them: name, class, state of the gate, rates."""
+    report = read(cache, _subject(namespace, block_tokens))
+    return [
+        {"name": row.name, "lossy": row.lossy, "state": row.state, "rates": msgspec.to_builtins(_rates(row))}
+        for row in (report.rows if report else ())
+    ]
+
+
+def _subject(namespace: Namespace, block_tokens: int) -> Subject:
+    return Subject(
+        weights=namespace.weights,
+        numerics=namespace.numerics,
+        kv_dtype=namespace.kv_dtype,
+        block_tokens=block_tokens,
+    )
+
+
+def _rates(row: Row) -> Rates:
+    return Rates(ratio=row.ratio, encode_bytes_per_s=row.encode_bytes_per_s, decode_bytes_per_s=row.decode_bytes_per_s)

@@ -1,0 +1,179 @@
+"""Codecs for stored KV are proposed where requests waited for KV from tiers, raw is slower, and the gate let them pass."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netgain.cost.compression import Rates
+from netgain.deciding.decide.candidates import without_lossy
+from netgain.deciding.diagnose.decompose import decompose
+from netgain.deciding.diagnose.hypotheses import rank
+from netgain.deciding.technique.catalogue import CATALOGUE
+from netgain.deciding.technique.codecs_told import CodecsTold, MeasuredCodec, codecs_told
+from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.kv_compression import LosslessCompression, LossyCompression
+from netgain.deciding.technique.kv_compression_switches import compression_switch
+from netgain.errors import UsageError
+from netgain.ledger.records import KVReuse
+from netgain.ledger.stage import Stage
+from tests.deciding.conftest import build_record
+
+SLOW, FAST = 20e6, 20e9
+LOADED = 10_000_000  # bytes, by two of three requests
+
+
+def codec(name: str, ratio: float, state: str, rate: float = 1e9) -> MeasuredCodec:
+    rates = Rates(ratio=ratio, encode_bytes_per_s=rate, decode_bytes_per_s=rate)
+    return MeasuredCodec(name=name, lossy=name != "zstd", state=state, rates=rates)
+
+
+ZSTD = codec("zstd", 1.5, "token-identical")
+CODECS = (ZSTD, codec("int8", 2.0, "pass"), codec("int4", 4.0, "fail"), codec("cachegen", 3.0, "pass", rate=30e6))
+
+
+def facts(bytes_per_s: float = SLOW, **other: object) -> Facts:
+    """Every third request finds nothing; the others load as much, at that rate."""
+    records = []
+    for number in range(6):
+        record = build_record(f"p{number}", start_s=100.0 + 10 * number, prefill_s=1.0, tokens=2)
+        waited_s = LOADED / bytes_per_s
+        kv = KVReuse(why="load", loaded_tokens=500, bytes=LOADED, source="disk", waited_s=waited_s)
+        if number % 3 == 0:
+            kv, waited_s = KVReuse(why="nothing_found"), 0.0
+        server = msgspec.structs.replace(record.server, kv=kv)
+        records.append(msgspec.structs.replace(record, server=server, finished_s=record.finished_s + waited_s))
+    values = {
+        "engine": "netgain",
+        "engine_version": "0.1.0",
+        "model": "m",
+        "workload": "w",
+        "concurrency": 1,
+        "decomposition": decompose(tuple(records)),
+        "records": tuple(records),
+        "kv_codecs": CodecsTold(measured=CODECS),
+    }
+    return Facts(**{**values, **other})
+
+
+def test_what_is_saved_is_the_bytes_that_need_not_move_less_decoding() -> None:
+    found = LosslessCompression().predict(facts())
+    assert found.setting == {"codec": "zstd"}
+    assert found.saved_s[Stage.KV_LOAD] == pytest.approx(4 / 6 * (LOADED / SLOW / 3 - LOADED / 1e9))
+    assert found.spent_s[Stage.UNATTRIBUTED] == pytest.approx(4 / 6 * LOADED / 1e9)
+    assert found.net_s == pytest.approx(4 / 6 * (LOADED / SLOW - ZSTD.rates.seconds(LOADED, SLOW)), rel=1e-6), (
+        "what the formula says"
+    )
+    assert not found.off_is_better
+    assert found.speedup_mean > 1.0
+    assert "4 of 6 recorded requests loaded 40.0 MB" in found.basis
+    assert "20 MB/s" in found.basis
+
+
+def test_on_a_fast_link_raw_is_predicted_to_be_sooner() -> None:
+    for technique in (LosslessCompression(), LossyCompression()):
+        found = technique.predict(facts(FAST))
+        assert found.off_is_better
+        assert found.net_s == 0.0
+        assert found.speedup_e2e == 1.0
+
+
+def test_the_best_is_taken_of_the_lossy_codecs_that_passed() -> None:
+    found = LossyCompression().predict(facts())
+    assert [one.setting["codec"] for one in found.considered] == ["int8", "cachegen"], "one is dense and slow"
+    assert found.setting == {"codec": "int8"}
+    quick = (*CODECS[:3], codec("cachegen", 3.0, "pass"))
+    assert LossyCompression().predict(facts(kv_codecs=CodecsTold(measured=quick))).setting == {"codec": "cachegen"}
+    assert any("computed and not loaded" in said for said in found.not_covered)
+
+
+@given(st.floats(1.01, 8.0), st.floats(1e6, 1e10), st.floats(1e6, 1e10))
+def test_it_never_predicts_a_loss_and_gains_only_where_the_formula_does(ratio, rate, bandwidth) -> None:
+    one = codec("zstd", ratio, "token-identical", rate)
+    found = LosslessCompression().predict(facts(bandwidth, kv_codecs=CodecsTold(measured=(one,))))
+    gain_s = LOADED / bandwidth - one.rates.seconds(LOADED, bandwidth)
+    assert found.net_s == pytest.approx(4 / 6 * max(0.0, gain_s), rel=1e-3, abs=1e-9)
+
+
+def test_of_a_load_that_was_hidden_behind_the_queue_nothing_is_saved() -> None:
+    asked = facts()
+    hidden = [
+        msgspec.structs.replace(
+            one,
+            server=msgspec.structs.replace(one.server, kv=msgspec.structs.replace(one.server.kv, waited_s=0.0)),
+        )
+        for one in asked.records
+    ]
+    found = LosslessCompression().predict(msgspec.structs.replace(asked, records=tuple(hidden)))
+    assert found.off_is_better
+    assert found.saved_s[Stage.KV_LOAD] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"records": ()}, "no recorded request loaded KV from a tier"),
+        ({"kv_codecs": CodecsTold()}, "was not measured: netgain cache codecs m"),
+        (
+            {"kv_codecs": CodecsTold(measured=(CODECS[2],))},
+            r"no lossy codec passed its quality gate on this model (int4: fail)",
+        ),
+        ({"kv_codecs": CodecsTold(measured=(CODECS[0],))}, "no lossy codec was measured to make"),
+        ({"kv_codecs": CodecsTold(measured=CODECS, used=("zstd",))}, "coded already (zstd)"),
+    ],
+)
+def test_where_it_cannot_apply_it_says_why(change: dict[str, object], said: str) -> None:
+    asked = facts(**change)
+    assert said in str(LossyCompression().cannot_apply(asked))
+    with pytest.raises(UsageError, match="cannot be predicted here"):
+        LossyCompression().predict(asked)
+
+
+def test_the_lossless_one_is_tried_unasked_and_the_lossy_one_only_when_named() -> None:
+    found = {one.technique: one for one in rank(CATALOGUE, facts())}
+    assert found["kv-compression"].prediction is not None
+    assert found["kv-compression-lossy"].prediction is not None
+    assert CATALOGUE["kv-compression"].kind == "token-identical"
+    assert {"kv-compression", "kv-compression-lossy"} & set(without_lossy(CATALOGUE)) == {"kv-compression"}
+
+
+def test_what_a_server_tells_is_read_and_what_cannot_be_is_nothing() -> None:
+    told = {"kv_codecs_measured": msgspec.json.encode(CODECS).decode(), "kv_codecs": '["zstd"]'}
+    assert codecs_told(told) == CodecsTold(measured=CODECS, used=("zstd",))
+    assert codecs_told({}) == CodecsTold()
+    for nothing in ("", "null", "no json", '{"a": 1}', '[{"name": "zstd"}]'):
+        assert codecs_told(dict.fromkeys(told, nothing)) == CodecsTold()
+
+
+def test_each_engine_is_told_in_its_own_words() -> None:
+    own = compression_switch("netgain", {"codec": "zstd"})
+    assert own.flags == ("--set", "engine.kv.codec=zstd")
+    assert own.verified
+    through = compression_switch("vllm", {"codec": "cachegen", "url": "redis://cache:6379"})
+    connector = json.loads(through.flags[1])
+    assert connector["kv_connector"] == "LMCacheConnectorV1"
+    assert connector["kv_connector_extra_config"] == {
+        "lmcache.remote_url": "redis://cache:6379",
+        "lmcache.remote_serde": "cachegen",
+    }
+    narrower = compression_switch("sglang", {"codec": "fp8"})
+    assert narrower.flags == ("--enable-hierarchical-cache", "--kv-cache-dtype", "fp8_e4m3")
+    for switch in (through, narrower):
+        assert not switch.verified
+        assert switch.read_from in switch.note
+
+
+@pytest.mark.parametrize(
+    ("engine", "setting", "said"),
+    [
+        ("vllm", {"codec": "zstd"}, "cachegen, not zstd"),
+        ("vllm", {"codec": "cachegen"}, "give the url"),
+        ("sglang", {"codec": "int4"}, "no codec int4"),
+        ("llama.cpp", {"codec": "zstd"}, "no switch for 'llama.cpp'"),
+    ],
+)
+def test_a_codec_that_an_engine_has_not_is_refused(engine: str, setting: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        compression_switch(engine, setting)
