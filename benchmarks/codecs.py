@@ -6,10 +6,13 @@ the model's own KV (0 where every bit came back), `_perplexity`: ratio to it; `_
 --again, what `netgain cache codecs` measured here before is taken.
 """
 
+from collections.abc import Iterable
+
 from benchmarks import _report
 from netgain.cli.cache_codecs import gate_texts
 from netgain.folders import cache_folder
 from netgain.serving.runtime.codec_gate.run import measured
+from netgain.serving.runtime.codec_gate.verdict import Row
 from netgain.serving.tiers.codecs.registry import NAMES
 
 
@@ -23,18 +26,26 @@ def main() -> None:
 def measure(again: bool = False) -> dict[str, _report.Figure]:
     """The figures of all codecs."""
     report = measured("default", NAMES, gate_texts("bundled"), cache_folder(), lambda what, done: None, again=again)
-    figures: dict[str, _report.Figure] = {}
-    for row in report.rows:
-        name = f"codec_{row.name.replace('-', '_')}"
-        figures |= {
-            f"{name}_ratio": row.ratio,
-            f"{name}_encode_gbps": row.encode_bytes_per_s / 1e9,
-            f"{name}_decode_gbps": row.decode_bytes_per_s / 1e9,
-            f"{name}_kl": row.loss.kl.value if row.loss else 0.0,
-            f"{name}_perplexity": row.loss.perplexity_ratio.value if row.loss else 1.0,
-            f"{name}_gate": row.state,
+    return figures(report.rows)
+
+
+def figures(rows: Iterable[Row]) -> dict[str, _report.Figure]:
+    found: dict[str, _report.Figure] = {}
+    for row in rows:
+        found |= {
+            key(row.name, "ratio"): row.ratio,
+            key(row.name, "encode_gbps"): row.encode_bytes_per_s / 1e9,
+            key(row.name, "decode_gbps"): row.decode_bytes_per_s / 1e9,
+            key(row.name, "kl"): row.loss.kl.value if row.loss else 0.0,
+            key(row.name, "perplexity"): row.loss.perplexity_ratio.value if row.loss else 1.0,
+            key(row.name, "gate"): row.state,
         }
-    return figures
+    return found
+
+
+def key(codec: str, figure: str) -> str:
+    """The name of a figure of a codec."""
+    return f"codec_{codec.replace('-', '_')}_{figure}"
 
 
 if __name__ == "__main__":

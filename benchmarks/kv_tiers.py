@@ -1,7 +1,7 @@
 """What KV beyond the device is worth on this machine, and whether the decision between loading and computing is right.
 
-python -m benchmarks.kv_tiers [--json FILE] [--repeats N] [--only warm,policy,workloads,trace] [--trace FILE]. On the default
-model:
+python -m benchmarks.kv_tiers [--json FILE] [--repeats N] [--only warm,policy,workloads,trace,codecs] [--trace FILE]. On the
+default model:
 
 warm: a process stores prefixes and is killed with -9; another one loads them (memory: within one process), always, the device's
 cache emptied and the files dropped from the page cache before each request. `warm_TIER_2048_speedup` is the cold time to first
@@ -15,6 +15,8 @@ of |time from admission to first token / prediction - 1| of all measured decisio
 
 workloads: `worst_ttft_ratio_with_policy`, the largest over bundled workloads of mean time to first token with tiers over
 without, requests by turns. trace: Mooncake's conversations at block level: `mooncake_ideal_hit_rate`, `mooncake_replay_s`.
+codecs: `codec_NAME_ratio`, `_encode_gbps`, `_decode_gbps` and `_kl`, as by benchmarks.codecs, which takes what was measured here
+before.
 
 `wrong_tokens`: answers of all parts that differ from those without tiers. What did not run is null.
 """
@@ -23,21 +25,23 @@ import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import _kv_process, _report
+from benchmarks import _kv_process, _report, codecs
 from benchmarks._kv_process import Run, prompt_of
 from benchmarks.eviction import hit_rate, read
 from netgain.errors import NetgainError
 from netgain.measuring.workload.load import bundled_names, load_workload
+from netgain.serving.tiers.codecs.registry import NAMES
 from netgain.serving.tiers.eviction import LRU
 
 TIERS = ("dram", "disk", "valkey")
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 RATES = ("20MB", "50MB", "100MB", "200MB", "500MB", "1GB", "2GB", "5GB", "10GB")
 POLICY_TOKENS = 1024
-PARTS = ("warm", "policy", "workloads", "trace")
+PARTS = ("warm", "policy", "workloads", "trace", "codecs")
+CODECS = tuple(codecs.key(name, figure) for name in NAMES for figure in ("ratio", "encode_gbps", "decode_gbps", "kl"))
 TRACES = [base / "shared/data/traces" for base in Path(__file__).resolve().parents[1:3]]
 
 
@@ -50,17 +54,7 @@ def main() -> None:
     parts = options.only.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
-    figures: dict[str, _report.Figure] = {
-        **{f"warm_{tier}_2048_over_ideal": None for tier in TIERS},
-        **{f"warm_{tier}_2048_speedup": None for tier in TIERS},
-        **{f"break_even_tokens_{tier}": None for tier in TIERS},
-        "policy_regret": None,
-        "policy_median_error": None,
-        "worst_ttft_ratio_with_policy": None,
-        "wrong_tokens": None,
-        "mooncake_ideal_hit_rate": None,
-        "mooncake_replay_s": None,
-    }
+    figures = nothing_known()
     context: dict[str, object] = {"repeats": options.repeats}
     wrong: list[int] = []
     if "warm" in parts:
@@ -72,9 +66,32 @@ def main() -> None:
         figures |= _workloads(wrong, context)
     if "trace" in parts:
         figures |= _trace(options.trace)
+    if "codecs" in parts:
+        figures |= of_codecs(codecs.measure())
     if wrong:
         figures["wrong_tokens"] = sum(wrong)
     _report.write(options.json, figures, context, "KV beyond the device")
+
+
+def nothing_known() -> dict[str, _report.Figure]:
+    """Every figure that there is, unknown."""
+    return {
+        **{f"warm_{tier}_2048_over_ideal": None for tier in TIERS},
+        **{f"warm_{tier}_2048_speedup": None for tier in TIERS},
+        **{f"break_even_tokens_{tier}": None for tier in TIERS},
+        "policy_regret": None,
+        "policy_median_error": None,
+        "worst_ttft_ratio_with_policy": None,
+        "wrong_tokens": None,
+        "mooncake_ideal_hit_rate": None,
+        "mooncake_replay_s": None,
+        **dict.fromkeys(CODECS),
+    }
+
+
+def of_codecs(measured: Mapping[str, _report.Figure]) -> dict[str, _report.Figure]:
+    """Of all that is measured of codecs, what belongs here."""
+    return {name: measured[name] for name in CODECS if name in measured}
 
 
 def _warm(tier: str, repeats: int, wrong: list[int], context: dict[str, object]) -> dict[str, _report.Figure]:
