@@ -108,7 +108,10 @@ def _cannot_apply(facts: Facts, lossy: bool) -> str | None:
     if facts.kv_codecs.used:
         return f"what its tiers hold is coded already ({', '.join(facts.kv_codecs.used)})"
     if not any(one.bytes for one in _loads(facts.records)):
-        return "no recorded request loaded KV from a tier (engine.kv.tiers), so there is nothing that fewer bytes would speed up"
+        return (
+            "no recorded request loaded KV from a tier (engine.kv.tiers): there is none, or the device still had what prompts "
+            "share, so there is nothing that fewer bytes would speed up"
+        )
     if not facts.kv_codecs.measured:
         return f"what codecs save and lose on this model was not measured: netgain cache codecs {facts.model}"
     of_kind = [one for one in facts.kv_codecs.measured if one.lossy == lossy and one.rates.ratio > 1.0]
