@@ -13,7 +13,7 @@ from netgain.cli.cache_codecs import gate_texts
 from netgain.folders import cache_folder
 from netgain.serving.runtime.codec_gate.run import measured
 from netgain.serving.runtime.codec_gate.verdict import Row
-from netgain.serving.tiers.codecs.registry import NAMES
+from netgain.serving.tiers.codecs.names import NAMES
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from benchmarks._kv_process import Run, prompt_of
 from benchmarks.eviction import hit_rate, read
 from netgain.errors import NetgainError
 from netgain.measuring.workload.load import bundled_names, load_workload
-from netgain.serving.tiers.codecs.registry import NAMES
+from netgain.serving.tiers.codecs.names import NAMES
 from netgain.serving.tiers.eviction import LRU
 
 TIERS = ("dram", "disk", "valkey")

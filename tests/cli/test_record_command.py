@@ -108,7 +108,7 @@ def test_decide_refuses_a_recording_without_text_before_it_starts_a_server(
     assert run(["record", "import", "--format", "litellm", str(log), "--output", path]) == 0
     capsys.readouterr()
     report = tmp_path / "report"
-    assert run(["decide", "--workload", path, "--output", str(report)]) == 2
+    assert run(["decide", "--workload", path, "--technique", "ngram", "--output", str(report)]) == 2
     told = capsys.readouterr().err
     assert "nothing can be decided on the workload 'out'" in told
     assert "--with-text" in told

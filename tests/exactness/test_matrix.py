@@ -39,6 +39,15 @@ def dtype(request) -> str:
     return request.param
 
 
+# By default only as the model is kept: `test_everything_at_once` has chunks, preemption, drafts and one thread in every type.
+each_dtype_when_slow = pytest.mark.parametrize(
+    "dtype",
+    ["auto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bf16", "int8"))],
+    indirect=True,
+    scope="module",
+)
+
+
 @pytest.fixture(scope="module")
 def plain(default_model_path, dtype) -> Iterator[LLM]:
     with engine(default_model_path, model__dtype=dtype, cache__prefix_caching=False) as llm:
@@ -81,6 +90,7 @@ def test_batched_with_neighbours_of_other_parameters(plain, alone):
         same(alone, law, crowd(plain, law))
 
 
+@each_dtype_when_slow
 @pytest.mark.parametrize("budget", [7, 16])
 def test_chunked(default_model_path, dtype, alone, budget):
     settings = {"scheduler__max_batch_tokens": budget, "scheduler__max_running": 4}
@@ -98,6 +108,7 @@ def test_prefix_cached(default_model_path, dtype, alone):
             same(alone, law, warm)
 
 
+@each_dtype_when_slow
 def test_preempted(default_model_path, dtype, alone):
     with engine(default_model_path, model__dtype=dtype, cache__kv_tokens=144, cache__prefix_caching=False) as llm:
         for law in SAMPLING:
@@ -106,6 +117,7 @@ def test_preempted(default_model_path, dtype, alone):
             same(alone, law, completions)
 
 
+@each_dtype_when_slow
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_drafts_of_text_coupled(default_model_path, dtype, alone, method):
     speculation = {"speculation__method": method, "speculation__lookup_min": 1, "speculation__suffix": {"factor": 2.0}}
@@ -137,6 +149,7 @@ def test_draft_model_coupled(default_model_path, dtype, alone):
             llm.built.engine.check()
 
 
+@each_dtype_when_slow
 def test_one_thread(default_model_path, dtype, alone):
     with engine(default_model_path, model__dtype=dtype, model__threads=1, cache__prefix_caching=False) as llm:
         for law in SAMPLING:
@@ -151,6 +164,7 @@ TIERED = {
 }
 
 
+@each_dtype_when_slow
 @pytest.mark.parametrize("name", TIERED)
 def test_loaded_from_tiers(default_model_path, dtype, alone, tmp_path, name):
     """What the device has is forgotten before each round, so that every prefix hit comes back through a tier."""

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from netgain.folders import cache_folder
 from netgain.measuring.quality.texts import load_texts
-from netgain.serving.tiers.codecs.registry import NAMES, check_name
+from netgain.serving.tiers.codecs.names import NAMES
+from netgain.serving.tiers.codecs.registry import check_name
 
 if TYPE_CHECKING:
     from netgain.serving.runtime.codec_gate.kept import Report

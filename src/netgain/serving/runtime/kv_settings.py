@@ -1,13 +1,12 @@
 """Settings of KV beyond the device."""
 
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from netgain.serving.runtime.settings import Settings
 from netgain.serving.runtime.tier_specs import parse_tier
-from netgain.serving.tiers.codecs.registry import NAMES
+from netgain.serving.tiers.codecs.names import unknown
 
 
 class KVTierSettings(Settings):
@@ -68,10 +67,8 @@ class KVTierSettings(Settings):
     @classmethod
     def _codecs_are_known(cls, codecs: tuple[str, ...]) -> tuple[str, ...]:
         for codec in codecs:
-            if codec not in NAMES:
-                near = get_close_matches(codec, NAMES, n=1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
-                raise ValueError(f"there is no KV codec {codec!r}: {hint}known are {', '.join(NAMES)}")
+            if said := unknown(codec):
+                raise ValueError(said)
         return codecs
 
     @field_validator("tiers")

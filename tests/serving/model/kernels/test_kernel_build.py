@@ -62,15 +62,13 @@ def test_two_processes_may_build_at_once_and_the_third_builds_nothing(
     assert [path.stat().st_mtime_ns for path in empty_cache.iterdir()] == [built]
 
 
-@pytest.mark.parametrize("left", [0.02, 0.5])
-def test_a_damaged_library_is_built_again(quick_compiler: list[str], empty_cache: Path, left: float) -> None:
+def test_a_damaged_library_is_built_again(quick_compiler: list[str], empty_cache: Path) -> None:
     """Cut in the middle, a library loads, and ends its process once a missing page is touched."""
     load_library(quick_compiler, empty_cache)
     [library] = empty_cache.iterdir()
-    other = empty_cache / "moved"
-    library.rename(other)  # the loaded file must stay whole
-    whole = other.read_bytes()
-    library.write_bytes(whole[: int(left * len(whole))])
+    whole = library.read_bytes()
+    library.unlink()  # the loaded file must stay whole
+    library.write_bytes(whole[: len(whole) // 2])
     kernels = CompiledKernels(1, quick_compiler, empty_cache)
     assert torch.equal(kernels.silu_mul(torch.zeros(1, 16)), torch.zeros(1, 8))
 

@@ -8,7 +8,8 @@ from netgain.serving.tiers.codecs import tables
 from netgain.serving.tiers.codecs.cachegen import WIDTHS
 from netgain.serving.tiers.codecs.compiled import Compiled
 from netgain.serving.tiers.codecs.in_numpy import InNumpy
-from netgain.serving.tiers.codecs.registry import NAMES, build
+from netgain.serving.tiers.codecs.names import NAMES
+from netgain.serving.tiers.codecs.registry import build
 from tests.serving.tiers.codecs.kv import form, made
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from netgain.errors import UsageError
 from netgain.serving.tiers.codecs.codec import Damaged, as_floats, from_floats
-from netgain.serving.tiers.codecs.registry import LOSSLESS, NAMES, build, check_name
+from netgain.serving.tiers.codecs.names import LOSSLESS, NAMES
+from netgain.serving.tiers.codecs.registry import build, check_name
 from tests.serving.tiers.codecs.kv import form, made
 
 LOSSY = [name for name in NAMES if name not in LOSSLESS]

@@ -12,7 +12,8 @@ from netgain.errors import UsageError
 from netgain.serving.runtime.codec_gate.verdict import Row
 from netgain.serving.tiers.codecs.arithmetic import Arithmetic
 from netgain.serving.tiers.codecs.codec import Codec, Damaged
-from netgain.serving.tiers.codecs.registry import LOSSLESS, build, check_name, needs_tables
+from netgain.serving.tiers.codecs.names import LOSSLESS
+from netgain.serving.tiers.codecs.registry import build, check_name, needs_tables
 from netgain.serving.tiers.codecs.tables import digest
 
 

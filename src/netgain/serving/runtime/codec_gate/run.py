@@ -14,7 +14,8 @@ from netgain.serving.model.load import load_model
 from netgain.serving.runtime.codec_gate import kept
 from netgain.serving.runtime.codec_gate.measure import Ground, Tell, make_tables, measure
 from netgain.serving.runtime.quality import bundled_text
-from netgain.serving.tiers.codecs.registry import NAMES, arithmetic, build
+from netgain.serving.tiers.codecs.names import NAMES
+from netgain.serving.tiers.codecs.registry import arithmetic, build
 
 
 def measured(

@@ -15,7 +15,8 @@ from netgain.serving.runtime.codec_gate.verdict import Row
 from netgain.serving.runtime.kv_settings import KVTierSettings
 from netgain.serving.tiers.codecs.coder import Coder
 from netgain.serving.tiers.codecs.in_numpy import InNumpy
-from netgain.serving.tiers.codecs.registry import LOSSLESS, arithmetic, lossless
+from netgain.serving.tiers.codecs.names import LOSSLESS
+from netgain.serving.tiers.codecs.registry import arithmetic, lossless
 
 
 def build_coder(

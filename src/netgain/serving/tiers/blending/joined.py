@@ -1,9 +1,9 @@
 """What a request says of chunks in its prompt, and what became of them."""
 
+from array import array
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
 from netgain.ledger.records import BlendCounts
 from netgain.serving.tiers.blending.selection import Selection
@@ -38,7 +38,7 @@ def find_spans(prompt: Sequence[int], chunks: Sequence[Sequence[int]]) -> tuple[
 
     Raises ValueError, with the number of the chunk first, for one that is not there.
     """
-    text = np.asarray(prompt, dtype="<u4").tobytes()
+    text = array("I", prompt).tobytes()
     taken: list[tuple[int, int]] = []
     for number, chunk in enumerate(chunks):
         span = _find(text, chunk, taken)
@@ -51,7 +51,7 @@ def find_spans(prompt: Sequence[int], chunks: Sequence[Sequence[int]]) -> tuple[
 def _find(text: bytes, chunk: Sequence[int], taken: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
     cuts = sorted(((left, right) for left in range(_EDGE + 1) for right in range(_EDGE + 1)), key=sum)
     for left, right in cuts:
-        wanted = np.asarray(chunk[left : len(chunk) - right], dtype="<u4").tobytes()
+        wanted = array("I", chunk[left : len(chunk) - right]).tobytes()
         at = text.find(wanted) if wanted else -1
         while at >= 0:
             first, end = at // 4, (at + len(wanted)) // 4

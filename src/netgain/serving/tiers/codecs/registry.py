@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from types import MappingProxyType
 
 from netgain.errors import Unavailable, UsageError
@@ -13,6 +12,7 @@ from netgain.serving.tiers.codecs.compiled import Compiled
 from netgain.serving.tiers.codecs.fewer_bits import E4M3, Integers
 from netgain.serving.tiers.codecs.in_numpy import InNumpy
 from netgain.serving.tiers.codecs.lossless import Raw, Zstd
+from netgain.serving.tiers.codecs.names import LOSSLESS, unknown
 
 _PLAIN: Mapping[str, Callable[[Arithmetic], Codec]] = MappingProxyType(
     {
@@ -23,8 +23,6 @@ _PLAIN: Mapping[str, Callable[[Arithmetic], Codec]] = MappingProxyType(
         "int4": lambda arithmetic: Integers(4, arithmetic),
     }
 )
-NAMES = (*_PLAIN, *WIDTHS)
-LOSSLESS = frozenset({"raw", "zstd"})
 
 
 def arithmetic() -> Arithmetic:
@@ -46,10 +44,8 @@ def lossless(arithmetic: Arithmetic) -> list[Codec]:
 
 def check_name(name: str) -> None:
     """Raises UsageError with the nearest name for what is no codec."""
-    if name not in NAMES:
-        near = get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"there is no KV codec {name!r}: {hint}known are {', '.join(NAMES)}")
+    if said := unknown(name):
+        raise UsageError(said)
 
 
 def needs_tables(name: str) -> bool:
