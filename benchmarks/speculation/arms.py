@@ -1,5 +1,6 @@
 """An engine in this process for every way to draft, and a block of requests through one of them."""
 
+import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -112,6 +113,7 @@ class Arm:
             while requests and running < concurrency:
                 engine.submit(msgspec.structs.replace(requests.popleft(), received_s=clock.now()))
                 running += 1
+            await asyncio.sleep(0)  # an engine of this process gives the loop no turn, in which signals are noticed
             for output in await engine.step():
                 said[output.request_id] += output.tokens
                 if output.finish_reason is None:

@@ -1,5 +1,7 @@
 """What one streamed chunk of an OpenAI-compatible server says, read with a typed decoder that skips everything else."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from netgain.measuring.client.sse import StreamError
@@ -35,6 +37,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens_details: CachedTokens | None = None
 
 
+class Said(NamedTuple):
+    """`answer`: the text for the user that a chunk adds. `aside`: generated text of the other channels (reasoning, refusal, tool
+    calls), which costs tokens and is not the answer."""
+
+    answer: str
+    aside: str
+    finish_reason: str | None
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """One `data:` event. `netgain` and `error` stay raw until somebody needs them."""
 
@@ -43,32 +54,27 @@ class Chunk(msgspec.Struct, frozen=True):
     error: msgspec.Raw = _ABSENT
     netgain: msgspec.Raw = _ABSENT
 
-    def answer(self) -> str:
-        """The text for the user that this chunk adds."""
-        parts = ""
+    def said(self) -> Said:
+        """What its choices say, in one pass: it is called for every token of every stream."""
+        answer = aside = ""
+        finish_reason = None
         for choice in self.choices or ():
+            finish_reason = finish_reason or choice.finish_reason
             if choice.text:
-                parts += choice.text
-            if choice.delta is not None and choice.delta.content:
-                parts += choice.delta.content
-        return parts
-
-    def aside(self) -> str:
-        """Generated text of the other channels: reasoning, refusal, tool calls. Costs tokens, is not the answer."""
-        parts = ""
-        for choice in self.choices or ():
+                answer += choice.text
             delta = choice.delta
             if delta is None:
                 continue
+            if delta.content:
+                answer += delta.content
             # Some servers fill both spellings with the same text: it is one piece of reasoning.
-            parts += delta.reasoning_content or delta.reasoning or ""
-            parts += delta.refusal or ""
+            if reasoning := delta.reasoning_content or delta.reasoning:
+                aside += reasoning
+            if delta.refusal:
+                aside += delta.refusal
             if delta.tool_calls and bytes(delta.tool_calls) not in (b"null", b"[]"):
-                parts += bytes(delta.tool_calls).decode("utf-8", "replace")
-        return parts
-
-    def finish_reason(self) -> str | None:
-        return next((choice.finish_reason for choice in self.choices or () if choice.finish_reason), None)
+                aside += bytes(delta.tool_calls).decode("utf-8", "replace")
+        return Said(answer, aside, finish_reason)
 
     def failure(self) -> str | None:
         """The message of an error event in mid-stream, or None."""

@@ -99,14 +99,14 @@ class _Answer:
             self._account(chunk.netgain)
         if not chunk.choices:
             return
-        text, aside = chunk.answer(), chunk.aside()
+        text, aside, finish_reason = chunk.said()
         if text:
             self.text.append(text)
         if aside:
             self.aside.append(aside)
         running = None if chunk.usage is None else chunk.usage.completion_tokens
         self.arrivals.append(Arrival(at_s, len(text) + len(aside), len(text), running))
-        self.finish_reason = chunk.finish_reason() or self.finish_reason
+        self.finish_reason = finish_reason or self.finish_reason
 
     def _count(self, usage: Usage) -> None:
         if usage.completion_tokens is not None:

@@ -80,7 +80,7 @@ def _record(place: int, row: Row) -> ClientRecord:
         except StreamError:
             continue
         if chunk.choices:
-            said, aside = chunk.answer(), chunk.aside()
+            said, aside, _ = chunk.said()
             running = None if chunk.usage is None else chunk.usage.completion_tokens
             arrivals.append(Arrival(at_s, len(said) + len(aside), len(said), running))
     count = count_tokens(arrivals, None if usage is None else usage.completion_tokens, response.output_tokens)

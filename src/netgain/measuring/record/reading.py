@@ -232,8 +232,8 @@ def _take(data: bytes, at_s: float, answer: _Answer) -> None:
         answer.usage = chunk.usage
     if chunk.failure() is not None:
         answer.error = _error_kind(data) or "an error inside the stream"
-    text = chunk.answer()
-    if answer.first_token_s is None and (text or chunk.aside()):
+    text, aside, _ = chunk.said()
+    if answer.first_token_s is None and (text or aside):
         answer.first_token_s = at_s
     if text:
         answer.text.append(text)

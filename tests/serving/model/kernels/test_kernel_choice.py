@@ -13,11 +13,13 @@ def test_auto_takes_compiled_kernels_on_a_cpu(requires_compiler: list[str]) -> N
     assert isinstance(kernels, CompiledKernels)
     assert kernels.threads == 2
     assert kernels.name.startswith("cpp-")
+    assert kernels.note is None, "nothing that a report has to warn of"
 
 
 def test_auto_takes_torch_on_another_device_and_says_so() -> None:
     kernels = load_kernels("auto", 2, "meta")
     assert isinstance(kernels, TorchKernels)
+    assert kernels.note is not None
     assert "meta" in kernels.note
 
 

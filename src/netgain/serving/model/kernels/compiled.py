@@ -56,7 +56,7 @@ class CompiledKernels:
         self.threads = threads
         self._arena = Arena()
         self.name = f"cpp-{library.ng_isa().decode()}-v{VERSION}"
-        self.note = "compiled kernels"
+        self.note: str | None = None  # nothing to say of them
         self._pool = library.ng_create(threads)
         if not self._pool:
             raise Unavailable(f"the system gives no {threads} threads to the kernels; ask for fewer")

@@ -13,7 +13,8 @@ Kind = Literal["auto", "compiled", "torch"]
 
 
 def load_kernels(kind: Kind = "auto", threads: int = 1, device: torch.device | str = "cpu") -> Kernels:
-    """`auto` takes the compiled kernels on a CPU with a C++ compiler, else torch; `note` on the result says which and why.
+    """`auto` takes the compiled kernels on a CPU with a C++ compiler, else torch; `note` on the result says why
+    it is torch.
 
     `threads` counts the compiled kernels' threads; torch's own number is the caller's to set. Raises UsageError for a kind
     that does not fit, Unavailable if `compiled` is asked for and cannot be built.

@@ -81,7 +81,7 @@ class TorchPlan:
 class TorchKernels:
     """Kernels on any torch device. Holds no state but the device; safe to share between threads."""
 
-    def __init__(self, device: torch.device | str = "cpu", note: str = "torch kernels") -> None:
+    def __init__(self, device: torch.device | str = "cpu", note: str | None = None) -> None:
         self.device = torch.device(device)
         self.name = f"torch-{torch.__version__}-{self.device.type}-v{VERSION}"
         self.note = note
