@@ -13,7 +13,7 @@ import sys
 from asyncio.subprocess import PIPE
 
 from benchmarks import _report
-from benchmarks._signals import cancelled_by_signals
+from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.client.options import Budget, Options
 from netgain.measuring.client.quantile import quantile
 from netgain.measuring.client.record import ClientRecord
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=20.0, help="tokens per second of each stream")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each stream lasts")
     asked = parser.parse_args()
-    result = asyncio.run(cancelled_by_signals(measure(asked.streams, asked.rate, asked.seconds)))
+    result = run_interruptible(measure(asked.streams, asked.rate, asked.seconds))
     figures = figures_of(result, asked.streams)
     context = {"streams": asked.streams, "tokens_per_s_per_stream": asked.rate, "seconds": asked.seconds}
     _report.write(asked.json, figures, context, "The timing client under many streams")

@@ -21,10 +21,11 @@ import transformers
 from netgain.errors import UsageError
 from netgain.ledger.clock import WallClock
 from netgain.serving.engine.request import SamplingParams
+from netgain.serving.runtime.build_tiers import build_tiers
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.kv_settings import KVTierSettings
 from netgain.serving.runtime.llm import LLM
-from netgain.serving.runtime.tier_specs import build_tiers, parse_tier
+from netgain.serving.runtime.tier_specs import parse_tier
 from netgain.serving.tiers.object import Expected, Shape
 from netgain.serving.tiers.tier import TierOptions
 from tests.serving.model.conftest import byte_tokenizer

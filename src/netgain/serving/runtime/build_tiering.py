@@ -13,8 +13,9 @@ from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.protocols import BlockMemory
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.tiering import Tiering
+from netgain.serving.runtime.build_tiers import build_tiers
 from netgain.serving.runtime.kv_settings import KVTierSettings
-from netgain.serving.runtime.tier_specs import TierSpec, build_tiers, parse_tier
+from netgain.serving.runtime.tier_specs import TierSpec, parse_tier
 from netgain.serving.tiers.codecs.coder import Coder
 from netgain.serving.tiers.envelope import Envelope
 from netgain.serving.tiers.inventory import keep_clean, outdated

@@ -1,0 +1,74 @@
+"""Tiers made from what users said of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+
+from netgain.cost.link import ShapedLink
+from netgain.ledger.clock import Clock
+from netgain.serving.runtime.tier_specs import TierSpec
+from netgain.serving.tiers.disk import DiskMedium, DiskOptions
+from netgain.serving.tiers.dram import DramMedium
+from netgain.serving.tiers.eviction import POLICIES
+from netgain.serving.tiers.medium import Medium
+from netgain.serving.tiers.object import Expected
+from netgain.serving.tiers.pinning import Pinning
+from netgain.serving.tiers.shaped import ShapedMedium
+from netgain.serving.tiers.tier import Tier, TierOptions
+
+
+def build_tiers(specs: Sequence[TierSpec], clock: Clock, expected: Expected, options: TierOptions) -> list[Tier]:
+    """In the given order, fast to slow; of several of a kind, the later ones are numbered. Raises UsageError or Unavailable
+    for what cannot be had here."""
+    kinds = [spec.kind for spec in specs]
+    tiers = []
+    for index, spec in enumerate(specs):
+        number = kinds[:index].count(spec.kind)
+        name = f"{spec.kind}{number + 1}" if number else spec.kind
+        tiers.append(Tier(name, _shaped(spec, _MEDIA[spec.kind](spec), clock), clock, options, expected))
+    return tiers
+
+
+def _dram(spec: TierSpec) -> Medium:
+    return DramMedium(Pinning(POLICIES[spec.eviction](spec.capacity_bytes)))
+
+
+def _disk(spec: TierSpec) -> Medium:
+    eviction = Pinning(POLICIES[spec.eviction](spec.capacity_bytes))
+    return DiskMedium(Path(spec.where).expanduser(), eviction, DiskOptions(durable=spec.durable))
+
+
+def _valkey(spec: TierSpec) -> Medium:
+    from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions  # an extra
+
+    options = RemoteOptions(ttl_s=spec.ttl_s)
+    if spec.prefix is not None:
+        options = msgspec.structs.replace(options, prefix=spec.prefix)
+    return RemoteMedium(spec.where, options)
+
+
+def _s3(spec: TierSpec) -> Medium:
+    from netgain.serving.tiers.objects import ObjectsMedium, ObjectsOptions  # an extra
+
+    settings = {"endpoint": spec.endpoint, "region": spec.region}
+    options = ObjectsOptions(
+        settings={name: value for name, value in settings.items() if value is not None},
+        allow_http=(spec.endpoint or "").startswith("http://"),
+    )
+    if spec.prefix is not None:
+        options = msgspec.structs.replace(options, prefix=spec.prefix)
+    return ObjectsMedium(spec.where, options)
+
+
+_MEDIA: Mapping[str, Callable[[TierSpec], Medium]] = MappingProxyType(
+    {"dram": _dram, "disk": _disk, "valkey": _valkey, "s3": _s3}
+)
+
+
+def _shaped(spec: TierSpec, medium: Medium, clock: Clock) -> Medium:
+    if spec.bandwidth is None and not spec.latency:
+        return medium
+    rate = spec.bandwidth or 1e15
+    return ShapedMedium(medium, clock, ShapedLink(spec.latency, rate), ShapedLink(spec.latency, rate))
