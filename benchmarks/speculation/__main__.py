@@ -108,10 +108,17 @@ async def bench(asked: Asked, given: argparse.Namespace) -> int:
         measured, beside = await peers.measure(pools["speedup"], asked.k, given.minutes * 60.0)
         found |= measured
     context = {
-        "settings": msgspec.structs.asdict(asked),
+        "settings": msgspec.structs.asdict(asked)
+        | {
+            "drafts": [Path(folder).name for folder in asked.drafts],
+            "data": None if asked.data is None else Path(asked.data).name,
+        },
         "minutes": given.minutes,
         "rounds": {cell.key: len(journal.of(cell)) for cell in bench.cells},
-        "ways": {name: dict(way) for name, way in ways.items()},
+        "ways": {
+            name: {key: Path(str(said)).name if key == "draft" else said for key, said in way.items()}
+            for name, way in ways.items()
+        },
         "engine": info,
         "peers": beside,
         "load_average": {"before": load_before, "after": psutil.getloadavg()},

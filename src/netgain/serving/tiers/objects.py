@@ -21,6 +21,9 @@ except ModuleNotFoundError as error:
 
 T = TypeVar("T")
 _SUFFIX = ".kv"
+# obstore's threads let go of Python's objects a moment after they gave their answer; if Python ends meanwhile, one that then
+# asks for its lock brings the process down (SIGABRT).
+_LET_GO_S = 0.1
 
 
 class ObjectsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +92,7 @@ class ObjectsMedium:
         return Usage()
 
     async def close(self) -> None:
-        return
+        await asyncio.sleep(_LET_GO_S)
 
     def _name(self, key: bytes) -> str:
         name = key.hex()
