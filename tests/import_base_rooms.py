@@ -20,7 +20,8 @@ ROOMS = (
     "netgain.serving.speculation",
     "netgain.serving.tiers",
 )
-OF_EXTRAS = frozenset({"netgain.serving.tiers.objects", "netgain.serving.tiers.remote"})  # say which extra they need
+# These say which extra they need.
+OF_EXTRAS = frozenset({f"netgain.serving.tiers.{name}" for name in ("objects", "remote", "vault", "xaes")})
 
 
 class NotInBaseInstall:
