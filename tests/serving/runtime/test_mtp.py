@@ -19,25 +19,12 @@ from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.llm import LLM
 from tests.serving.model.conftest import write_gguf
 from tests.serving.runtime.mtp_checkpoint import add_mtp, reference
+from tests.serving.watching import Watching
 
 __all__ = ["write_gguf"]
 
 CLOSE = 0.03  # of logits, whose standard deviation is about 2; hidden states lie in bfloat16 between two passes
 PROMPTS = [[1, 5, 256, 40, 9, 77] * 6 + [last] for last in (3, 4, 5)] + [[9, 2]]
-
-
-class Watching:
-    """An executor that notes what is to be verified: position of the last known token, it and the drafts."""
-
-    def __init__(self, inner) -> None:
-        self.inner, self.seen = inner, []
-
-    async def execute(self, batch):
-        self.seen += [(one.request_id, one.start, one.tokens) for one in batch.segments if one.drafts]
-        return await self.inner.execute(batch)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @pytest.fixture

@@ -21,26 +21,13 @@ from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.training.modules import FeatureHeadModule, MedusaModule
 from netgain.serving.training.prompts import Prompt
 from netgain.serving.training.train import Recipe, train
+from tests.serving.watching import Watching
 
 PROMPTS = [
     Prompt(messages=({"role": "user", "content": text},))
     for text in ("abcabc", "who goes there", "12, 13, 14", "ab", "zz top", "the end", "once more", "x", "y", "q w e")
 ]
 CLOSE = 0.02  # of logits, whose standard deviation is about 2
-
-
-class Watching:
-    """An executor that notes what is to be verified: position of the last known token, it and the drafts."""
-
-    def __init__(self, inner) -> None:
-        self.inner, self.seen = inner, []
-
-    async def execute(self, batch):
-        self.seen += [(one.request_id, one.start, one.tokens) for one in batch.segments if one.drafts]
-        return await self.inner.execute(batch)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @pytest.fixture(params=["feature", "medusa"])

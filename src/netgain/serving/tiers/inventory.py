@@ -1,13 +1,16 @@
 """What lies in a tier, by the headers alone: to list and count it, and to remove what may not be there any more."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 
 from netgain.ledger.clock import Clock
+from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.object import Head, Reason, Refused, Seal, StoredObject, check_age, unpack, unpack_head
 from netgain.serving.tiers.tier import Tier
+
+Read = Callable[[Sequence[bytes]], Awaitable[list[Data | None] | None]]
 
 _GROUP = 256  # objects whose headers are held at once
 _WHOLE = 16  # that are held whole
@@ -35,46 +38,41 @@ class Swept(msgspec.Struct, frozen=True):
 
 async def walk(tier: Tier) -> AsyncIterator[Found]:
     """Everything that the tier has, in any order. Raises Silent."""
-    keys = await tier.keys()
-    if keys is None:
-        raise Silent("it did not say what it has")
-    for start in range(0, len(keys), _GROUP):
-        group = keys[start : start + _GROUP]
-        heads = await tier.heads(group)
-        if heads is None:
-            raise Silent("its objects cannot be read")
-        for address, data in zip(group, heads, strict=True):
-            if data is None:
-                continue  # gone meanwhile
-            try:
-                head = unpack_head(data)
-            except Refused as why:
-                yield Found(address, None, why.reason)
-            else:
-                wrong = head.stored.part.address() != address
-                yield Found(address, None if wrong else head, Reason.WRONG_KEY if wrong else None)
+    async for address, data in _objects(tier, tier.heads, _GROUP):
+        try:
+            head = unpack_head(data)
+        except Refused as why:
+            yield Found(address, None, why.reason)
+        else:
+            wrong = head.stored.part.address() != address
+            yield Found(address, None if wrong else head, Reason.WRONG_KEY if wrong else None)
 
 
 async def verify(tier: Tier, check: Callable[[StoredObject], None]) -> AsyncIterator[Found]:
     """Everything that the tier has, read whole and checked, also by `check`, which raises Refused. Raises Silent."""
+    async for address, data in _objects(tier, tier.peek, _WHOLE):
+        try:
+            stored = unpack(data, address)
+            check(stored)
+        except Refused as why:
+            yield Found(address, None, why.reason)
+        else:
+            yield Found(address, Head(msgspec.structs.replace(stored, payload=b""), len(data)))
+
+
+async def _objects(tier: Tier, read: Read, group: int) -> AsyncIterator[tuple[bytes, Data]]:
+    """What `read` gives of every key that the tier has, `group` keys at a time, without those that went meanwhile."""
     keys = await tier.keys()
     if keys is None:
         raise Silent("it did not say what it has")
-    for start in range(0, len(keys), _WHOLE):
-        group = keys[start : start + _WHOLE]
-        found = await tier.peek(group)
+    for start in range(0, len(keys), group):
+        asked = keys[start : start + group]
+        found = await read(asked)
         if found is None:
             raise Silent("its objects cannot be read")
-        for address, data in zip(group, found, strict=True):
-            if data is None:
-                continue
-            try:
-                stored = unpack(data, address)
-                check(stored)
-            except Refused as why:
-                yield Found(address, None, why.reason)
-            else:
-                yield Found(address, Head(msgspec.structs.replace(stored, payload=b""), len(data)))
+        for address, data in zip(asked, found, strict=True):
+            if data is not None:
+                yield address, data
 
 
 async def sweep(tier: Tier, condemned: Callable[[Found], bool]) -> Swept:
