@@ -4,10 +4,12 @@ import os
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from netgain.cli.main import run
-from netgain.plain_file import read_plain
+from netgain.errors import UsageError
+from netgain.plain_file import as_text, claimed, read_plain, unused
 
 
 def test_a_file_and_a_pipe_are_read(tmp_path: Path) -> None:
@@ -38,3 +40,25 @@ def test_a_device_without_an_end_is_refused(arguments: list[str], capsys: pytest
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "/dev/zero" in told
+
+
+def test_a_folder_that_one_run_writes_to_is_refused_to_another(tmp_path: Path) -> None:
+    with (
+        claimed(tmp_path / "out"),
+        pytest.raises(UsageError, match="another run of netgain is writing"),
+        claimed(tmp_path / "out"),
+    ):
+        pass
+    with claimed(tmp_path / "out"):  # free again
+        pass
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_new_folder_is_one_that_is_not_there(tmp_path: Path) -> None:
+    for name in ("run", "run-2", "run-3"):
+        assert unused(tmp_path / "run") == tmp_path / name
+        (tmp_path / name).mkdir()
+
+
+def test_a_name_that_is_no_text_can_stand_in_a_document() -> None:
+    assert msgspec.json.encode(as_text("prompts-\udcff")) == b'"prompts-?"'

@@ -1,8 +1,13 @@
 """Files and folders that the user named, whatever they turn out to be."""
 
 import errno
+import fcntl
+import itertools
+import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from netgain.errors import UsageError
@@ -17,13 +22,43 @@ def read_plain(path: Path) -> bytes:
         return file.read()
 
 
-def claim_folder(folder: Path) -> None:
-    """Make it and see that it can be written, before work of hours depends on it. Raises UsageError."""
+def as_text(name: str) -> str:
+    """A name of a file for a document: file systems allow names that are no text, JSON does not."""
+    return name.encode("utf-8", "replace").decode()
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Make it and see that it can be written, before work of hours depends on it, and keep other runs of netgain out meanwhile.
+    Raises UsageError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+        held = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise UsageError(
             f"cannot write {folder} ({error.strerror or error}); name another folder (--output)"
         ) from error
+    try:
+        _lock(held, folder)
+        yield
+    finally:
+        os.close(held)
+
+
+def unused(folder: Path) -> Path:
+    """The folder, or one beside it with a number, so that nothing is there yet."""
+    names = itertools.chain((folder,), (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2)))
+    return next(name for name in names if not name.exists())
+
+
+def _lock(folder: int, name: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(
+            f"another run of netgain is writing to {name}; wait for it, or name another folder (--output)"
+        ) from None
+    except OSError:  # a file system that knows no locks
+        return

@@ -8,13 +8,14 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 from netgain.deciding.verdict.store import read_verdict
 from netgain.measuring.measurement.result import read_measurement
 from tests.deciding.compare.paced_server import paced_server
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 PATIENCE_S = 30.0
 
 
@@ -64,6 +65,27 @@ def test_a_measurement_keeps_what_was_measured(number, tmp_path, workload, leave
     assert code == (0 if found.summary.void is None else 3)
     assert found.stopped == "interrupted"
     assert found.summary.succeeded > 0
+
+
+def test_impatience_costs_no_measurement(tmp_path, workload, leaves_no_process):
+    """A second Ctrl-C while the server, which hangs by now, is asked how it is."""
+    with paced_server(token_s=0.02) as url:
+        process = lab(tmp_path, "measure", url, "--workload", workload, "--duration", "300")
+        wait_for(lambda: asked(url) > 60)
+        server = next(
+            one
+            for one in psutil.net_connections("tcp")
+            if one.status == "LISTEN" and one.laddr.port == int(url[-5:].strip(":/"))
+        )
+        psutil.Process(server.pid).suspend()
+        try:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+            code, said = interrupted(process, signal.SIGTERM)
+        finally:
+            psutil.Process(server.pid).resume()
+    assert read_measurement(tmp_path / "out").summary.succeeded > 0, said
+    assert code in (0, 3)
 
 
 def test_a_comparison_of_running_servers_judges_the_groups_that_were_finished(tmp_path, workload):

@@ -35,7 +35,18 @@ SAMPLES = Path(__file__).parents[1] / "measuring/measurement/samples"
         (["http://h:1", "--workload", "caht"], "did you mean 'chat'"),
         (["http://h:1", "--workload", "edit", "--arrivals", "recorded"], "recorded arrivals need a recording"),
         (["http://h:1", "--header", "secret"], "write NAME=VALUE"),
+        (["http://h:1", "--header", "Key=a\r\nOther: b"], "characters that cannot be sent"),
+        (["http://h:1", "--header", "My Key=a"], "header name 'My Key'"),
+        (["http://h:1", "--seed", "-1"], "seed is -1"),
+        (["http://h:1", "--seed", "99999999999999999999"], "seed is 99999999999999999999"),
+        (["http://h:1", "--temperature", "nan"], "temperature is nan"),
+        (["http://h:1", "--temperature", "3"], "temperature is 3"),
+        (["http://h:1", "--timeout", "inf"], "timeout is inf"),
+        (["http://h:1", "--saturate", "--slo", "ttft=1s", "--rate", "0"], "request rate is 0"),
+        (["http://h:1", "--saturate", "--slo", "ttft=1s", "--rate", "nan"], "request rate is nan"),
         (["http://h:1", "--import", "x.json"], "does not go together"),
+        (["--import", "x.json", "--rate", "2", "--saturate"], "leave out --rate, --saturate"),
+        (["http://h:1", "--from", "guidellm"], "name its file with --import"),
         (["--import", "/nowhere.json"], "cannot read /nowhere.json"),
         (["--import", str(SAMPLES / "vllm-bench-summary.json"), "--from", "wrk"], "results of 'wrk' cannot be read"),
         (["--import", str(SAMPLES / "vllm-bench-summary.json"), "--from", "guidellm"], "cannot be read as a result"),
@@ -85,3 +96,36 @@ async def test_the_exit_code_says_whether_there_is_a_figure(
     assert (process.returncode, err) == (code, b"")
     assert b"Latency from the scheduled time" in out
     assert (tmp_path / "out/measurement.json").is_file()
+
+
+@pytest.mark.parametrize("blocks", [0, 3])
+async def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_figures(blocks: int, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: of 0, and of one that the figures fit into, not the requests."""
+    good = Script([(0.0, chunk("a", finish="stop")), (0.0, DONE)])
+    lines = [{"id": f"i{n}", "category": "c", "max_tokens": 2, "prompt": f"Hello {n}"} for n in range(300)]
+    (tmp_path / "some.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    async with ScriptedServer(lambda _: good) as server:
+        command = f"ulimit -f {8 * blocks}; exec {sys.executable} -m netgain.cli.main measure {server.url}"
+        command += " --workload some.jsonl --concurrency 4 --output out"
+        process = await asyncio.create_subprocess_exec(
+            "bash", "-c", command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 1, err
+    assert b"Latency from the scheduled time" in out
+    assert b"the load was sent, but cannot write" in err
+    assert err.count(b"\n") == 1
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert left == ({"measurement.json"} if blocks else set())
+
+
+async def test_a_workload_whose_name_is_no_text_is_measured(tmp_path: Path) -> None:
+    good = Script([(0.0, chunk("a", finish="stop")), (0.0, DONE)])
+    name = tmp_path / "prompts-\udcff.jsonl"
+    name.write_text('{"id": "a", "category": "c", "max_tokens": 2, "prompt": "Hello"}')
+    async with ScriptedServer(lambda _: good) as server:
+        code = await asyncio.to_thread(
+            run, ["measure", server.url, "--workload", str(name), "--output", str(tmp_path / "out")]
+        )
+    assert code == 0
+    assert json.loads((tmp_path / "out/measurement.json").read_bytes())["prompts"]["name"] == "prompts-?"

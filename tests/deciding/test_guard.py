@@ -17,7 +17,7 @@ from netgain.cli.main import run
 from netgain.deciding.experiment.rollback import Pace, Rollback, TailLimit
 from netgain.deciding.guard.alert import alert_rules
 from netgain.deciding.guard.rule import examine, exceeds, read, threshold_at
-from netgain.deciding.guard.watch import Guard, metrics_url
+from netgain.deciding.guard.watch import Guard, State, metrics_url
 from netgain.deciding.verdict.document import ArmFacts, Load, Subject, VerdictDocument
 from netgain.deciding.verdict.quality import Quality
 from netgain.deciding.verdict.store import to_json
@@ -358,3 +358,14 @@ def test_the_alert_file_is_written_without_a_service(tmp_path, capsys):
     assert yaml.safe_load(path.read_text())["groups"]
     assert run(["guard", str(tmp_path), "--alert", str(tmp_path / "no" / "rules.yml")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_window_that_begins_in_the_future_is_not_gone_on_with(tmp_path):
+    """The clock was set back between two runs of cron: a window of negative length would show any load."""
+    state = State(url="http://h:1/metrics", at_unix_s=time.time() + 1000.0, text="# TYPE a gauge\na 1\n")
+    for at_unix_s, kept in ((time.time() + 1000.0, False), (time.time() - 1000.0, True)):
+        (tmp_path / "state").write_bytes(msgspec.json.encode(msgspec.structs.replace(state, at_unix_s=at_unix_s)))
+        guard = Guard(RULE, "http://h:1")
+        guard.restore(tmp_path / "state")
+        guard.keep(tmp_path / "again")
+        assert (tmp_path / "again").exists() is kept

@@ -36,6 +36,7 @@ from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
 from netgain.measuring.quality.paired_scores import MARGIN
 from netgain.measuring.quality.texts import BUNDLED
+from netgain.plain_file import unused
 
 _FOLDER = Path("netgain-reports")
 
@@ -190,7 +191,7 @@ def compare(
         raise UsageError("a run that goes on writes where it was; give --resume or --output")
     if rate is not None and concurrency is not None:
         raise UsageError("--concurrency is a closed loop and --rate an open one: give one of them")
-    folder = resume or output or _FOLDER / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-compare"
+    folder = resume or output or unused(_FOLDER / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-compare")
     quality = None
     if texts is not None or tasks is not None:
         quality = QualityAsked(
@@ -243,11 +244,11 @@ def compare(
     left = "the servers that were started are gone" if settings.started else "the servers were left as they are"
     with TerminalProgress(console, lambda: f"no verdict was given, and {left}{to_go_on_with(folder)}") as progress:
         outcome = run_comparison(settings, progress)
-    report = write_comparison(outcome, folder)
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(outcome)).decode() + "\n")
     else:
         show(outcome, console)
+    report = write_comparison(outcome, folder)  # after it was shown: a full disk must not cost the verdict
     console.print(f"[bold]Report:[/] {report}", soft_wrap=True)
     verdict = outcome.analysis.verdict
     if outcome.stopped is not None:

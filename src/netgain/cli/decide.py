@@ -23,6 +23,7 @@ from netgain.deciding.report.terminal import print_summary
 from netgain.deciding.report.write import write_report
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine
+from netgain.plain_file import unused
 
 
 def report_folder(workload: str, now: datetime.datetime) -> Path:
@@ -131,7 +132,7 @@ def decide(
     console = Console()
     if resume is not None and output is not None:
         raise UsageError("a run that goes on writes where it was; give --resume or --output")
-    folder = resume or output or report_folder(workload, datetime.datetime.now())
+    folder = resume or output or unused(report_folder(workload, datetime.datetime.now()))
     loads = parse_loads(concurrency)
     settings = Settings(
         output=folder,
@@ -171,8 +172,8 @@ def decide(
         console, lambda: f"the servers that were started are gone{to_go_on_with(folder)}"
     ) as progress:
         outcome = run_loop(settings, progress)
-    report = write_report(outcome, folder)
     print_summary(outcome, console)
+    report = write_report(outcome, folder)  # after it was shown: a full disk must not cost the verdict
     console.print(f"[bold]Report:[/] {report}", soft_wrap=True)
     if outcome.analysis is None:  # there was nothing to try, which is an answer
         return DONE

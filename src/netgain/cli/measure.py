@@ -18,11 +18,13 @@ from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.measurement.ask import Ask
 from netgain.measuring.measurement.importing import TOOLS, import_result
+from netgain.measuring.measurement.measure import NotWritten
 from netgain.measuring.measurement.measure import measure as run_measurement
 from netgain.measuring.measurement.result import Measurement, Tool, to_json
 from netgain.measuring.measurement.show import show
 from netgain.measuring.workload.arrivals import SHAPES, Shape
 from netgain.measuring.workload.slo import parse_slo
+from netgain.plain_file import unused
 
 _FOLDER = Path("netgain-measurements")
 
@@ -98,6 +100,25 @@ def measure(
     if import_ is not None:
         if url is not None:
             raise UsageError("--import reads a result; it does not go together with a URL to measure")
+        asked = {
+            "--model": model is not None,
+            "--workload": workload != "chat",
+            "--concurrency": concurrency is not None,
+            "--rate": rate is not None,
+            "--arrivals": arrivals is not None,
+            "--arrivals-from": arrivals_from is not None,
+            "--saturate": saturate,
+            "--requests": requests is not None,
+            "--duration": duration is not None,
+            "--warm-up": warm_up is not None,
+            "--budget": budget is not None,
+            "--max-tokens": max_tokens is not None,
+            "--temperature": temperature is not None,
+            "--metrics": metrics is not None,
+            "--header": bool(header),
+        }
+        if given := [option for option, is_given in asked.items() if is_given]:
+            raise UsageError(f"what --import reads was measured already; leave out {', '.join(given)}")
         folder = output or _fresh(import_.stem)
         measurement = import_result(import_, _tool(from_), folder, None if slo is None else parse_slo(slo))
     else:
@@ -105,6 +126,8 @@ def measure(
             raise UsageError(
                 "name the server, such as netgain measure http://127.0.0.1:8000, or a result with --import FILE"
             )
+        if from_ is not None:
+            raise UsageError("--from says whose result --import reads; name its file with --import")
         ask = Ask(
             url=url,
             model=model,
@@ -131,9 +154,13 @@ def measure(
             headers=dict(read_header(text) for text in header or ()),
             with_text=with_text,
         )
-        folder = output or _fresh(str(urlsplit(base_url(url)).hostname))
+        folder = output or _fresh(urlsplit(base_url(url)).netloc.replace(":", "-"))
         with TerminalProgress(console, lambda: "nothing was written") as progress:
-            measurement = run_interruptible(run_measurement(ask, folder, progress))
+            try:
+                measurement = run_interruptible(run_measurement(ask, folder, progress))
+            except NotWritten as error:  # what was measured is shown at least
+                _print(error.measurement, console, json)
+                raise
     _print(measurement, console, json)
     console.print(f"[bold]Result:[/] {folder}", soft_wrap=True)
     if measurement.summary.usable:
@@ -162,4 +189,4 @@ def _tool(name: str | None) -> Tool | None:
 
 
 def _fresh(name: str) -> Path:
-    return _FOLDER / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{name}"
+    return unused(_FOLDER / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{name}")

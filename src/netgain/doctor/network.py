@@ -68,7 +68,7 @@ class _Answer(msgspec.Struct, frozen=True):
     def json(self) -> Any:
         try:
             return msgspec.json.decode(self.body)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return None
 
 

@@ -183,3 +183,29 @@ async def test_a_stop_that_fails_at_the_end_is_told_and_costs_nothing_else():
     told = []
     await end(Stubborn(), told.append)
     assert told == ["The candidate server did not end as it should: the stop hook ended with code 3"]
+
+
+async def test_secrets_in_hooks_and_in_what_they_say_are_hidden(hooks):
+    start = "echo 'password: s3cret' >&2; curl -H 'Authorization: Bearer s3cret' -f http://127.0.0.1:9; exit 7"
+    arm = HookedArm("candidate", hooks(start=start, stop="true"), ("--api-key", "s3cret", "--k", "2"))
+    with pytest.raises(Unavailable) as failed:
+        await arm.start()
+    await arm.stop()
+    assert "ended with code 7" in str(failed.value)
+    assert "s3cret" not in f"{failed.value} {arm.command}"
+    assert "--k 2" in arm.command[0]
+    told = HookedArm("candidate", hooks(url=None, start="echo hf_s3cretvalue", stop="true"))
+    with pytest.raises(UsageError) as refused:
+        await told.start()
+    await told.stop()
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("observe", ["sleep 31 | cat", "sleep 31; true", "(sleep 31 &) ; sleep 31"])
+def test_an_observe_hook_that_hangs_is_ended_with_what_it_started(hooks, observe, leaves_no_process):
+    """A pipe that its children hold open made the look at an arm as long as they lived."""
+    arm = HookedArm("baseline", hooks(observe={"run": observe, "timeout_s": 0.3}))
+    began_s = time.monotonic()
+    assert arm.observe() is None
+    assert time.monotonic() - began_s < 10.0
+    assert "took longer than 0.3 s" in arm.observe_failure

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from netgain.deciding.compare.run import compare
@@ -153,3 +155,26 @@ def test_what_is_no_result_is_refused_with_its_name(folder, tmp_path):
         compare(settings(tmp_path, [good, good], [folder / "slow-1"]), Silence())
     with pytest.raises(UsageError, match="leave it out"):
         settings(tmp_path, [good], [folder / "slow-1"], control=True)
+
+
+@pytest.mark.parametrize("damage", ["time", "tokens", "nan", "date", "deep"])
+def test_a_result_that_tells_the_impossible_is_refused(damage, folder, tmp_path):
+    shutil.copytree(folder / "slow-1", tmp_path / "odd")
+    records, document = tmp_path / "odd/records.parquet", tmp_path / "odd/measurement.json"
+    table = pq.read_table(records)
+    changed = {"time": ("finished_s", -5.0), "tokens": ("output_tokens", -3), "nan": ("finished_s", float("nan"))}
+    if damage in changed:
+        name, value = changed[damage]
+        place = table.schema.get_field_index(name)
+        values = pa.array([value] * len(table), table.schema.field(place).type)
+        pq.write_table(table.set_column(place, table.schema.field(place), values), records)
+    elif damage == "date":
+        found = read_measurement(tmp_path / "odd")
+        write_measurement(msgspec.structs.replace(found, began_unix_s=1e300), tmp_path / "odd")
+    else:
+        document.write_bytes(
+            b'{"unknown": ' + b"[" * 100_000 + b"]" * 100_000 + b"," + document.read_bytes().lstrip()[1:]
+        )
+    with pytest.raises(UsageError) as refused:
+        compare(settings(tmp_path / "out", [folder / "quick-1"], [tmp_path / "odd"]), Silence())
+    assert "odd" in str(refused.value)

@@ -87,3 +87,13 @@ def test_where_a_cache_would_find_a_prompt_again_no_block_is_repeated(planned):
 def test_headers_are_not_kept_since_they_may_hold_keys(planned):
     secret = SideAsked(sources=("http://a:1",), headers={"Authorization": "Bearer secret"})
     assert "secret" not in str(planned(secret, ARMS[0]).settings)
+
+
+def test_secrets_of_an_arms_command_line_are_not_kept(planned):
+    """Variables before the command, and the options of servers that ask for keys."""
+    text = "HF_TOKEN=hf_one vllm serve m --api-key two --max-num-seqs 8"
+    arm = SideAsked(sources=(text,), arm=described_by_command(text))
+    tree = planned(arm, ARMS[0]).settings
+    assert "hf_one" not in str(tree)
+    assert "two" not in str(tree["baseline"])
+    assert "--max-num-seqs" in str(tree["baseline"])

@@ -33,6 +33,26 @@ async def test_nobody_listening_is_a_failure_and_the_report_still_stands(free_po
     assert msgspec.json.decode(msgspec.json.encode(summary))["ttft"]["p50"] is None
 
 
+async def test_a_closed_loop_does_not_hammer_a_port_where_nobody_listens(free_port: int) -> None:
+    extent = Extent(send_for_s=1.2)
+    options = Options(budget=LOOSE, server_record=False)
+    result = await run(f"http://127.0.0.1:{free_port}", "m", items(3), Closed(2), options, extent=extent)
+    assert 2 <= len(result.records) <= 30
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "extent"),
+    [
+        (Constant(1e9), Extent(send_for_s=100.0)),
+        (Poisson(1.0), Extent(requests=10**12)),
+        (Poisson(1.0), Extent(warm_up=10**12)),
+    ],
+)
+async def test_a_schedule_that_no_memory_holds_is_refused(arrivals: Constant | Poisson, extent: Extent) -> None:
+    with pytest.raises(UsageError, match="more than one run can plan"):
+        await run("http://127.0.0.1:1", "m", items(), arrivals, Options(server_record=False), extent=extent)
+
+
 async def test_many_at_once_all_reach_the_server() -> None:
     """No pool of connections may queue requests in the client."""
     script = Script([(0.5, chunk("a", finish="stop")), (0.5, DONE)])

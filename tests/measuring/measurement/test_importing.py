@@ -8,7 +8,7 @@ import pytest
 from netgain.errors import UsageError
 from netgain.measuring.measurement.importing import import_result, read_result
 from netgain.measuring.measurement.records import read_records
-from netgain.measuring.measurement.result import Measurement, read_measurement
+from netgain.measuring.measurement.result import Measurement, Tool, read_measurement
 from netgain.measuring.workload.slo import parse_slo
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -151,3 +151,43 @@ def test_a_damaged_result_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.json").write_text(json.dumps(said))
     with pytest.raises(UsageError, match="8 start times, but 7 ttfts"):
         read_result(tmp_path / "cut.json")
+
+
+@pytest.mark.parametrize("name", ["vllm-bench-summary.json", "vllm-bench-detailed.json"])
+def test_numbers_that_are_none_in_pythons_json_are_unknown(name: str, tmp_path: Path) -> None:
+    """Python writes NaN and Infinity, which are no JSON; a mean of nothing is such a number."""
+    said = json.loads((SAMPLES / name).read_text())
+    said["mean_ttft_ms"], said["request_rate"], said["note"] = float("nan"), float("inf"), "NaN in a text stays"
+    (tmp_path / "result.json").write_text(json.dumps(said))
+    found, _ = read_result(tmp_path / "result.json")
+    assert found.summary.requests == said["completed"]
+    if "summary" in name:
+        assert found.summary.ttft.mean is None
+    said["ttfts"] = [float("nan")] * len(said.get("ttfts") or [0])
+    said["start_times"] = said.get("start_times") or [0.0]
+    (tmp_path / "result.json").write_text(json.dumps(said))
+    if "detailed" in name:
+        with pytest.raises(UsageError, match=r"ttfts"):
+            read_result(tmp_path / "result.json")
+
+
+@pytest.mark.parametrize("tool", [None, "vllm bench serve", "guidellm", "aiperf", "inference-perf"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe{\x00",
+        b"[" * 100_000,
+        b'{"aiperf_version": ' + b"[" * 100_000,
+        b'{"request_start_ns": NaN}',
+        b'{"metadata": {"request_start_ns": 1, "request_end_ns": 123456789012345678901234567890}, "metrics": {}}',
+        b'{"metadata": {"request_start_ns": 1, "request_end_ns": 2}, "metrics": {}, "error": {"code": 99999999999999999999}}',
+    ],
+)
+def test_whatever_a_file_holds_it_is_read_or_refused_in_one_line(
+    content: bytes, tool: Tool | None, tmp_path: Path
+) -> None:
+    (tmp_path / "result.json").write_bytes(content)
+    with pytest.raises(UsageError) as refused:
+        import_result(tmp_path / "result.json", tool, tmp_path / "out")
+    assert "\n" not in str(refused.value)

@@ -184,6 +184,26 @@ async def test_a_server_that_hangs_under_load_does_not_hold_up_the_search(tmp_pa
     assert [window.met for window in found.saturation.windows][-1] in (None, False)
 
 
+async def test_a_search_ends_with_the_server(tmp_path: Path) -> None:
+    """It was killed under load: the rates below would all have failed, too, each after a minute's wait."""
+    began_s = time.monotonic()
+    async with ScriptedServer(lambda _: QUICK) as server:
+
+        async def die() -> None:
+            while len(server.seen) < 30:
+                await asyncio.sleep(0.01)
+            await server.__aexit__()
+
+        dying = asyncio.create_task(die())
+        found = await searched(server.url, tmp_path, "ttft=5s,itl=5s", start=20.0, budget_s=60.0)
+        await dying
+    assert time.monotonic() - began_s < 30.0
+    assert found.saturation is not None
+    assert found.saturation.limit == "server"
+    assert "no longer answered a single request" in found.saturation.text
+    assert len(found.saturation.windows) == 1
+
+
 async def test_a_folder_that_cannot_be_written_is_refused_before_the_load(tmp_path: Path) -> None:
     async with ScriptedServer(lambda seen: QUICK) as server:
         ask = Ask(url=server.url, workload=workload(tmp_path, 30), client=LOOSE)

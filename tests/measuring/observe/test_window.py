@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netgain.measuring.observe.exposition import Snapshot, read_exposition
+from netgain.measuring.observe.exposition import Snapshot, of_model, read_exposition
 from netgain.measuring.observe.names import engine_of, figures
 from netgain.measuring.observe.window import ServerWindow, observed
 
@@ -231,6 +231,50 @@ def test_a_renamed_metric_is_found_and_a_missing_one_is_not_zero(name: str) -> N
     missing = found["running"]
     assert (missing.name, missing.mean, missing.most) == (None, None, None)
     assert missing.tried == ("vllm:num_requests_running",)
+
+
+def test_of_several_engines_requests_add_up_and_the_fullest_cache_shows() -> None:
+    """volcano-sh/kthena#1782, kaito-project/kaito#2030: one series of several was kept, and a full engine did not show."""
+
+    def page(tokens: int) -> str:
+        lines = list[str]()
+        for name, kind, values in (
+            ("vllm:num_requests_running", "gauge", (3, 5)),
+            ("vllm:kv_cache_usage_perc", "gauge", (0.2, 0.8)),
+            ("vllm:generation_tokens_total", "counter", (tokens, 2 * tokens)),
+        ):
+            lines.append(f"# TYPE {name} {kind}")
+            lines += [f'{name}{{engine="{engine}",model_name="m"}} {value}' for engine, value in enumerate(values)]
+        name = "vllm:time_to_first_token_seconds"
+        lines.append(f"# TYPE {name} histogram")
+        for engine in range(2):
+            own = f'engine="{engine}",model_name="m"'
+            lines += [f'{name}_bucket{{{own},le="{bound}"}} {tokens}' for bound in ("1", "+Inf")]
+            lines += [f"{name}_count{{{own}}} {tokens}", f"{name}_sum{{{own}}} {tokens / 2}"]
+        return text(*lines)
+
+    found = figures(window(page(10), page(30)), "vllm")
+    assert (found["running"].mean, found["output_tokens"].gained, found["ttft"].count) == (8, 60, 40)
+    usage = found["kv_usage"]
+    assert (usage.least, usage.mean, usage.most) == (0.2, 0.5, 0.8)
+
+
+def test_other_models_of_a_server_are_left_out() -> None:
+    """volcano-sh/kthena#1782: two models behind one page of metrics were taken for one."""
+
+    def page(mine: int, theirs: int) -> Snapshot:
+        name = "vllm:generation_tokens_total"
+        series = (f'{name}{{model_name="m"}} {mine}', f'{name}{{model_name="n"}} {theirs}')
+        return read_exposition(
+            text(f"# TYPE {name} counter", *series, "# TYPE up_total counter", f"up_total {mine}"), mine
+        )
+
+    pages = [page(1, 100), page(11, 900)]
+    for model, gained in (("m", 10), ("n", 800), ("unknown", 810)):
+        seen = observed([of_model(each, model) for each in pages])
+        assert seen is not None
+        assert figures(seen, "vllm")["output_tokens"].gained == gained
+        assert seen.gained("up_total") == 10
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.heading import heading_of
-from netgain.measuring.measurement.importing import read_result
+from netgain.measuring.measurement.importing import impossible, read_result
 from netgain.measuring.measurement.records import Row, read_records, rows_of
 from netgain.measuring.measurement.result import RESULT_FILE, Measurement, read_measurement
 from netgain.plain_file import read_plain
+
+LATEST_S = 1e11  # Unix time beyond this is no date
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,10 @@ def _own(path: Path) -> tuple[Measurement, tuple[Row, ...]]:
         )
     folder = path if path.is_dir() else path.parent
     rows = read_records(folder / measurement.records)
+    if (odd := next((odd for row in rows if (odd := impossible(row.record)) is not None), None)) is not None:
+        raise UsageError(f"{folder / measurement.records} is damaged: it tells of a request {odd}")
+    if measurement.began_unix_s is not None and not 0.0 <= measurement.began_unix_s < LATEST_S:
+        raise UsageError(f"{path} is damaged: it says that it began at {measurement.began_unix_s:g} s of Unix time")
     counted = sum(row.counted for row in rows)
     if counted != measurement.summary.requests:
         raise UsageError(

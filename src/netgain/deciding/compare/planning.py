@@ -29,10 +29,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree_of(settings: Settings) -> dict[str, Any]:
-    """Without the headers, which may hold keys."""
+    """Without the headers, which may hold keys, and the words that described an arm, which may begin with variables."""
     tree = settings_tree(settings, FREE)
     for side in ("baseline", "candidate"):
-        tree[side] = {name: value for name, value in tree[side].items() if name != "headers"}
+        left_out = ("headers",) if tree[side]["arm"] is None else ("headers", "sources")
+        tree[side] = {name: value for name, value in tree[side].items() if name not in left_out}
     return tree
 
 

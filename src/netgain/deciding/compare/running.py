@@ -19,14 +19,18 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class RunningServer:
     """A server that others run, whose counters are read between blocks and whose processes are seen if they are here.
 
-    `metrics_url` None: nothing is scraped. `headers` go with every scrape.
+    `metrics_url` None: nothing is scraped. `headers` go with every scrape. `model`: the one that is measured.
     """
 
     def __init__(
-        self, server: AttachedServer, metrics_url: str | None, headers: Mapping[str, str] | None = None
+        self,
+        server: AttachedServer,
+        metrics_url: str | None,
+        headers: Mapping[str, str] | None = None,
+        model: str | None = None,
     ) -> None:
         self._server = server
-        self._watch = None if metrics_url is None else Watch(metrics_url, dict(headers or {}), math.inf)
+        self._watch = None if metrics_url is None else Watch(metrics_url, dict(headers or {}), math.inf, model)
         self._watching = False
         self._processes = local_processes(server.url)
 

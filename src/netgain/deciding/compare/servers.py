@@ -31,12 +31,12 @@ from netgain.deciding.experiment.growth import Growth
 from netgain.deciding.experiment.journal import FILE
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.trial_file import write_records
-from netgain.errors import Unavailable, UsageError
+from netgain.errors import NetgainError, Unavailable, UsageError
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.measurement.ask import load_items
 from netgain.measuring.measurement.server import introduced, meet
 from netgain.measuring.record.as_workload import load_traffic
-from netgain.plain_file import claim_folder
+from netgain.plain_file import claimed
 
 PROBE_TIMEOUT_S = 30.0
 
@@ -53,9 +53,12 @@ async def compare_servers(settings: Settings, narrator: Narrator) -> Comparison:
     if settings.started and before is None and (settings.output / FILE).exists():
         raise UsageError(f"{settings.output} holds another experiment; resume it (--resume), or name another folder")
     async with AsyncExitStack() as stack:
+        if settings.started:  # their logs go there
+            stack.enter_context(claimed(settings.output))
         started = await start_sides(settings, stack, narrator)
         ready = await _prepare(settings, started, overrides, narrator)
-        claim_folder(settings.output)
+        if not settings.started:
+            stack.enter_context(claimed(settings.output))
         narrator.phase("looking whether their caches begin cold")
         asked = _asking(ready, (BASELINE, CANDIDATE))
         cold = {
@@ -77,7 +80,10 @@ async def compare_servers(settings: Settings, narrator: Narrator) -> Comparison:
             f"neither server answered a request of the run; the first: {measured.trial.observations[0].record.error}"
         )
     narrator.phase("judging")
-    write_records(settings.output / "records.jsonl", measured.trial)
+    try:
+        write_records(settings.output / "records.jsonl", measured.trial)
+    except NetgainError as error:  # the verdict is worth more
+        narrator.found(f"The single requests are lost: {error}.")
     return await asyncio.to_thread(conclude, settings, ready, planned, measured, began_s)
 
 

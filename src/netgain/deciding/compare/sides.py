@@ -84,7 +84,7 @@ def attached(met: Met, name: str, may_reset: bool) -> AttachedServer:
 
 
 def _running(met: Met, name: str, may_reset: bool, metrics_url: str | None) -> RunningServer:
-    return RunningServer(attached(met, name, may_reset), metrics_url, met.options.headers)
+    return RunningServer(attached(met, name, may_reset), metrics_url, met.options.headers, met.server.model)
 
 
 def what_differs(settings: Settings, setups: Mapping[str, ArmSetup | None]) -> tuple[str, ...]:

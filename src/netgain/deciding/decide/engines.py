@@ -102,7 +102,7 @@ async def engine_version(engine: Engine, url: str) -> str | None:
         session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10.0))
         async with session, session.get(f"{url}{route}") as response:
             told = msgspec.json.decode(await response.read())
-    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError, RecursionError):
         return None
     version = told.get(field) if isinstance(told, dict) else None
     return version if isinstance(version, str) else None

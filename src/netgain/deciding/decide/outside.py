@@ -166,6 +166,6 @@ async def _post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) 
     try:
         async with session.post(url, json=body) as response:
             told = msgspec.json.decode(await response.read()) if response.status == 200 else None
-    except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError):
+    except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}

@@ -16,6 +16,7 @@ from netgain.deciding.report.outcome import Asked, Outcome
 from netgain.deciding.technique.facts import Facts
 from netgain.errors import UsageError
 from netgain.measuring.workload.item import Workload
+from netgain.secrecy import without_secrets, words_without_secrets
 from netgain.wording import count
 
 PREPARED = "prepared.json"
@@ -36,13 +37,17 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 def settings_tree(settings: msgspec.Struct, free: Sequence[str] = FREE) -> dict[str, Any]:
     """What must be the same for blocks to belong together. `free`: fields that may differ. Of environment variables, which may
-    hold keys, only digests: whether they are the same is all that the file need tell."""
+    hold keys, only digests: whether they are the same is all that the file need tell. In command lines secrets are hidden."""
     tree: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=str)
     return {name: _sealed(value) for name, value in tree.items() if name not in free}
 
 
 def _sealed(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value)
     if isinstance(value, list):
+        if value and all(isinstance(item, str) for item in value):
+            return list(words_without_secrets(value))
         return [_sealed(item) for item in value]
     if not isinstance(value, dict):
         return value
@@ -92,7 +97,7 @@ def kept(folder: Path, kind: type[P]) -> P:
         raise UsageError(
             f"there is nothing to resume in {folder}: no run came as far as its experiment there ({error.strerror or error})"
         ) from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"{folder / PREPARED} cannot be read ({error}); begin a new run") from error
 
 

@@ -59,7 +59,7 @@ async def served_model(url: str) -> Served:
         timeout = aiohttp.ClientTimeout(total=CARD_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/v1/models") as response:
             cards = msgspec.json.decode(await response.read(), type=_Cards).data
-    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError, RecursionError) as error:
         raise Unavailable(f"{url}/v1/models did not answer with a list of models ({error!r})") from error
     if not cards:
         raise Unavailable(f"{url} serves no model")

@@ -73,7 +73,7 @@ class Journal:
         for number, line in enumerate(lines[1:], start=2):
             try:
                 found = msgspec.json.decode(line, type=Kept | _Resumed)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 raise UsageError(f"{path} cannot be resumed: line {number} cannot be read ({error})") from error
             if isinstance(found, _Resumed):
                 resumed.append(found.resumed_at)
@@ -115,7 +115,7 @@ def read_subject(path: Path, lines: Sequence[bytes] | None = None) -> dict[str, 
         head = msgspec.json.decode(lines[0], type=dict[str, Any])
         check_heading(lines[0], path, SCHEMA, VERSION, "begin a new experiment in another folder")
         return dict(head["subject"])
-    except (IndexError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be resumed: it does not begin with what was measured") from error
 
 

@@ -52,14 +52,17 @@ class Guard:
         self._headers = headers or {}
         self._snapshots: list[Snapshot] = []
         self._text: str | None = None
+        self._unix_s = time.time() - time.monotonic()
 
-    async def step(self, at_s: Callable[[], float] = time.time) -> Status:
-        """One scrape, and what it means. A full window is judged, and the next one begins with its end. Windows are in Unix
-        time, which goes on when the machine starts again between two runs."""
+    async def step(self, at_s: Callable[[], float] | None = None) -> Status:
+        """One scrape, and what it means. A full window is judged, and the next one begins with its end.
+
+        Windows are in Unix time, which goes on when the machine starts again between two runs, as it was when this one began: a
+        clock that is set meanwhile moves no window."""
         text, failure = await fetch(self.url, self._headers)
         if text is None:
             return Status(None, f"cannot tell: {self.url} does not answer ({failure})")
-        now = read_exposition(text, at_s())
+        now = read_exposition(text, self._unix_s + time.monotonic() if at_s is None else at_s())
         if not now.families:
             return Status(None, f"cannot tell: {self.url} answers, but not with Prometheus metrics")
         engine = engine_of(set(now.families))
@@ -98,11 +101,11 @@ class Guard:
             return
         try:
             kept = msgspec.json.decode(read_plain(path), type=State)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, RecursionError) as error:
             raise UsageError(
                 f"{path} holds no state of netgain guard ({error}); remove it, or name another file"
             ) from error
-        if kept.url == self.url:
+        if kept.url == self.url and kept.at_unix_s < self._unix_s + time.monotonic():  # else the clock was set back
             self._snapshots = [read_exposition(kept.text, kept.at_unix_s)]
             self._text = kept.text
 

@@ -27,5 +27,5 @@ def read_verdict(path: Path) -> VerdictDocument:
     check_heading(text, file, SCHEMA, VERSION, f"give the {NAME} of a report's folder")
     try:
         return msgspec.json.decode(text, type=VerdictDocument)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"{file} is no verdict of version {VERSION}: {error}") from error

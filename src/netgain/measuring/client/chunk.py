@@ -6,6 +6,8 @@ import msgspec
 
 from netgain.measuring.client.sse import StreamError
 
+MOST_TOKENS = 10**9  # of one request
+_MESSAGE = 300  # characters of an error that are kept
 _ABSENT = msgspec.Raw()  # msgspec allows no `Raw | None`
 
 
@@ -83,6 +85,11 @@ class Chunk(msgspec.Struct, frozen=True):
         return error_message(b'{"error":' + bytes(self.error) + b"}")
 
 
+def possible(tokens: int | None) -> int | None:
+    """A count that a server told; None where no answer can have so many, as with -1 for "unknown"."""
+    return tokens if tokens is not None and 0 <= tokens <= MOST_TOKENS else None
+
+
 _DECODER = msgspec.json.Decoder(Chunk)
 
 
@@ -90,18 +97,20 @@ def read_chunk(data: bytes) -> Chunk:
     """Decode one event; raises StreamError with the start of what came when it is not a chunk."""
     try:
         return _DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         shown = data[:200].decode("utf-8", "replace")
         raise StreamError(f"an event of the stream is not an OpenAI chunk ({error}): {shown!r}") from error
 
 
 def error_message(body: bytes) -> str:
-    """The message inside an error body in any of the usual shapes, else the start of the body as it is."""
+    """The message inside an error body in any of the usual shapes, else the start of the body as it is; in one line."""
+    text = body[: 4 * _MESSAGE].decode("utf-8", "replace")
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return body[:300].decode("utf-8", "replace").strip() or "(empty body)"
-    for key in ("error", "message", "detail"):
-        while isinstance(found, dict) and found.get(key) is not None:
-            found = found[key]
-    return found if isinstance(found, str) else msgspec.json.encode(found).decode()[:300]
+        for key in ("error", "message", "detail"):
+            while isinstance(found, dict) and found.get(key) is not None:
+                found = found[key]
+        text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+    except (msgspec.DecodeError, RecursionError, OverflowError):  # the last: a number that no JSON of ours holds
+        pass
+    return " ".join(text.split())[:_MESSAGE] or "(empty body)"

@@ -60,7 +60,7 @@ async def list_models(session: aiohttp.ClientSession, base: str, timeout_s: floa
         raise Unavailable(f"{target} did not answer within {timeout_s:g} s; check that the server is up") from error
     except (aiohttp.ClientError, OSError) as error:
         raise Unavailable(f"{target} cannot be reached ({error}); check that the server is up") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Unavailable(
             f"{target} did not answer with a list of models ({error}); is it OpenAI-compatible?"
         ) from error

@@ -1,5 +1,5 @@
-"""Work that SIGTERM ends as Ctrl-C does, so that what was measured is kept and what was started is ended; in an event loop that
-costs the client as little as possible."""
+"""Work that SIGTERM, or the end of the terminal, ends as Ctrl-C does, so that what was measured is kept and what was started is
+ended; in an event loop that costs the client as little as possible."""
 
 import asyncio
 import importlib.util
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run it in an event loop of its own; SIGTERM cancels it. Raises KeyboardInterrupt when it was ended so and did not come to
-    a result all the same."""
+    """Run it in an event loop of its own; SIGTERM cancels it, and SIGHUP where it is not ignored (nohup). Raises
+    KeyboardInterrupt when it was ended so and did not come to a result all the same."""
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(_cancelled_by_sigterm(work))
+            return runner.run(_cancelled_by_signals(work))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
@@ -30,13 +30,18 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _cancelled_by_sigterm(work: Coroutine[Any, Any, T]) -> T:
+async def _cancelled_by_signals(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.current_task()
     if task is None or threading.current_thread() is not threading.main_thread():  # which alone hears signals
         return await work
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, task.cancel)
     try:
         return await work
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -7,6 +7,8 @@ import msgspec
 
 from netgain.errors import UsageError
 
+LONGEST_S = 1e7  # about four months; timers know no infinity
+
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Past any of these the run says more about its client than about the server, and is void.
@@ -51,5 +53,5 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, value in (("timeout_s", self.timeout_s), ("deadline_s", self.deadline_s)):
-            if value is not None and not value > 0.0:
-                raise UsageError(f"{name} is {value}; it must be a positive number of seconds")
+            if value is not None and not 0.0 < value <= LONGEST_S:
+                raise UsageError(f"{name} is {value}; it must be a positive number of seconds, at most {LONGEST_S:g}")

@@ -5,7 +5,7 @@ import math
 import resource
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -13,13 +13,14 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.measuring.client.body import Prepared, prepare
+from netgain.measuring.client.connection import Connections
 from netgain.measuring.client.endpoint import base_url, is_netgain
 from netgain.measuring.client.extent import Extent
 from netgain.measuring.client.meter import ClientLoad, Meter
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.quiet import quiet
 from netgain.measuring.client.record import ClientRecord, ErrorKind
-from netgain.measuring.client.send import Sessions, send, trace_connecting
+from netgain.measuring.client.send import send
 from netgain.measuring.workload.arrivals import Arrivals, Closed, most_at_once
 from netgain.measuring.workload.item import Item
 
@@ -28,6 +29,12 @@ _SPARE_FILES = 16  # file descriptors for everything that is not a request
 _TIMER_S = 0.001  # epoll's timers: a sleep ends up to so much late
 _SPIN_BELOW_PER_S = 50.0  # requests per second up to which that is made good by waiting awake: 2.5 % of a core at most
 _IDLE_CONNECTION_S = 2.0  # shorter than most servers keep idle connections, so that few are reused while they close
+
+
+MOST_REQUESTS = 5_000_000  # of a schedule, which is drawn before it begins
+_RETRY_S = (
+    0.5  # a place of a closed loop waits so long when nobody listens: users do not knock a thousand times a second
+)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -96,28 +103,20 @@ async def run(
     base = base_url(url)
     if not items:
         raise UsageError("there is nothing to run: the workload has no items")
+    _check_plan(arrivals, extent)
     count = _due(arrivals, extent, len(items))
     _check_files(most_at_once(arrivals, count, options.timeout_s))
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **options.headers}
+    to_netgain = options.server_record
+    if to_netgain is None:
+        async with aiohttp.ClientSession(headers=options.headers) as session:
+            to_netgain = await is_netgain(session, base)
     idle_s = _IDLE_CONNECTION_S if options.reuse_connections else 0.0
-    async with _session(headers, idle_s) as kept, _session(headers, 0.0) as fresh:
-        to_netgain = await is_netgain(kept, base) if options.server_record is None else options.server_record
+    async with Connections(base, options.headers, idle_s) as connections:
         prepared = [prepare(item, model, options, to_netgain) for item in items]
-        sender = _Sender(Sessions(kept, fresh), base, prepared, arrivals, options, extent, count, to_netgain)
+        sender = _Sender(connections, prepared, arrivals, options, extent, count, to_netgain)
         sender.on_progress, sender.on_counting = on_progress, on_counting
         with quiet():
             return await sender.run()
-
-
-def _session(headers: Mapping[str, str], idle_s: float) -> aiohttp.ClientSession:
-    """One that uses a connection again after at most `idle_s`."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=idle_s),
-        headers=headers,
-        timeout=aiohttp.ClientTimeout(total=None),
-        trace_configs=[trace_connecting()],
-        read_bufsize=2**20,
-    )
 
 
 _ENDLESS = 2**62
@@ -145,8 +144,7 @@ class _Sender:
 
     def __init__(
         self,
-        sessions: Sessions,
-        base: str,
+        connections: Connections,
         prepared: Sequence[Prepared],
         arrivals: Arrivals,
         options: Options,
@@ -154,8 +152,7 @@ class _Sender:
         count: int,
         to_netgain: bool,
     ) -> None:
-        self._sessions = sessions
-        self._base = base
+        self._connections = connections
         self._prepared = prepared
         self._arrivals = arrivals
         self._options = options
@@ -247,7 +244,9 @@ class _Sender:
             if due_s >= self._stops_sending_s or (self._ends_s is not None and due_s >= self._ends_s):
                 break
             self._begin_counting(place, due_s)
-            await self._send(place, due_s)
+            record = await self._send(place, due_s)
+            if record.error_kind is ErrorKind.CONNECT and place + 1 < self._count:
+                await asyncio.sleep(_RETRY_S)
         self._steady_until_s = min(self._steady_until_s, time.monotonic())
 
     def _begin_counting(self, place: int, due_s: float) -> None:
@@ -257,7 +256,7 @@ class _Sender:
             if self.on_counting is not None:
                 self.on_counting()
 
-    async def _send(self, place: int, due_s: float) -> None:
+    async def _send(self, place: int, due_s: float) -> ClientRecord:
         options = self._options
         turn, of = divmod(place, len(self._prepared))
         prepared = self._prepared[of]
@@ -267,8 +266,7 @@ class _Sender:
         self._open[place] = time.monotonic()
         try:
             record = await send(
-                self._sessions,
-                self._base,
+                self._connections,
                 prepared,
                 due_s,
                 options.timeout_s,
@@ -286,12 +284,25 @@ class _Sender:
             counted = place >= self._extent.warm_up
             done = len(self._records)
             self.on_progress(Progress(done, self._failed, self._meter.in_flight, total, record, counted))
+        return record
 
     async def _sleep_until(self, due_s: float, awake: bool = False) -> None:
         """`awake`: watch the sockets without sleeping for the last moment, so as not to sleep past it."""
         spare_s = _TIMER_S if awake else 0.0
         while (left_s := due_s - time.monotonic()) > 0.0:
             await asyncio.sleep(max(0.0, left_s - spare_s))
+
+
+def _check_plan(arrivals: Arrivals, extent: Extent) -> None:
+    """Raise UsageError for a schedule that would fill the memory before its first request."""
+    if isinstance(arrivals, Closed):
+        return
+    sent = extent.requests if extent.requests is not None else arrivals.rate_per_s * (extent.send_for_s or 0.0)
+    if (expected := extent.warm_up + sent) > MOST_REQUESTS:
+        raise UsageError(
+            f"{expected:.3g} requests are more than one run can plan ({MOST_REQUESTS:.3g}): lower the rate, the time or their "
+            "number"
+        )
 
 
 def _own_failure(records: Sequence[ClientRecord]) -> str | None:

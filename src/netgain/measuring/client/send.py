@@ -3,69 +3,36 @@
 import asyncio
 import errno
 import time
+import zlib
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import NamedTuple
 
-import aiohttp
 import msgspec
 
 from netgain.ledger.records import RequestRecord
 from netgain.measuring.client.body import Prepared
-from netgain.measuring.client.chunk import Usage, error_message, read_chunk
+from netgain.measuring.client.chunk import Usage, error_message, possible, read_chunk
+from netgain.measuring.client.connection import Connection, Connections
 from netgain.measuring.client.record import ClientRecord, ErrorKind
 from netgain.measuring.client.sse import SSEParser, StreamError
 from netgain.measuring.client.tokens import Arrival, count_tokens
+from netgain.measuring.client.wire import Head, Response, WireError
 
 _LINGER_S = 0.25  # how long the end of the HTTP body may follow [DONE] before the connection is given up instead
+_REFUSAL_BYTES = 65536  # read at most of an answer that is no stream
 _RECORD = msgspec.json.Decoder(RequestRecord)
-
-
-class Sessions(NamedTuple):
-    """How requests go out: over connections that are `kept` for the next ones, or over a `fresh` one each."""
-
-    kept: aiohttp.ClientSession
-    fresh: aiohttp.ClientSession
-
-
-class Connecting:
-    """Seconds that one request spent opening its connection; aiohttp's trace hooks write here. `resent`: over a second one,
-    because the first had served before and was found closed."""
-
-    __slots__ = ("began_s", "resent", "seconds")
-
-    def __init__(self) -> None:
-        self.began_s = 0.0
-        self.seconds: float | None = None
-        self.resent = False
-
-
-def trace_connecting() -> aiohttp.TraceConfig:
-    """Hooks that fill the `Connecting` given as a request's trace context; other requests are not traced."""
-
-    async def begin(_session: object, context: SimpleNamespace, _params: object) -> None:
-        if isinstance(context.trace_request_ctx, Connecting):
-            context.trace_request_ctx.began_s = time.monotonic()
-
-    async def end(_session: object, context: SimpleNamespace, _params: object) -> None:
-        if isinstance(context.trace_request_ctx, Connecting):
-            context.trace_request_ctx.seconds = time.monotonic() - context.trace_request_ctx.began_s
-
-    async def reuse(_session: object, context: SimpleNamespace, _params: object) -> None:
-        if isinstance(context.trace_request_ctx, Connecting):
-            context.trace_request_ctx.seconds = 0.0
-
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_create_start.append(begin)
-    trace.on_connection_create_end.append(end)
-    trace.on_connection_reuseconn.append(reuse)
-    return trace
 
 
 class _Failure(Exception):
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class _Lost(_Failure):
+    """The connection was closed before the answer was complete."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorKind.CUT, message)
 
 
 class _Answer:
@@ -82,6 +49,10 @@ class _Answer:
         self.finish_reason: str | None = None
         self.server: RequestRecord | None = None
         self.done_s: float | None = None
+        self.ended_s: float | None = None  # the stamp of what ended it, for better or worse
+        self.connect_s: float | None = None
+        self.resent = False
+        self.begun = False  # whether anything came over the connection used last
 
     def add(self, data: bytes, at_s: float) -> None:
         """Take in the data of one event that arrived at `at_s`."""
@@ -104,22 +75,25 @@ class _Answer:
             self.text.append(text)
         if aside:
             self.aside.append(aside)
-        running = None if chunk.usage is None else chunk.usage.completion_tokens
+        running = None if chunk.usage is None else possible(chunk.usage.completion_tokens)
         self.arrivals.append(Arrival(at_s, len(text) + len(aside), len(text), running))
         self.finish_reason = finish_reason or self.finish_reason
 
     def _count(self, usage: Usage) -> None:
-        if usage.completion_tokens is not None:
-            self.total_tokens = usage.completion_tokens
-        if usage.prompt_tokens is not None:
-            self.prompt_tokens = usage.prompt_tokens
+        if (told := possible(usage.completion_tokens)) is not None:
+            self.total_tokens = told
+        if (told := possible(usage.prompt_tokens)) is not None:
+            self.prompt_tokens = told
         if usage.prompt_tokens_details is not None:
-            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
+            self.cached_tokens = possible(usage.prompt_tokens_details.cached_tokens)
 
     def _account(self, block: msgspec.Raw) -> None:
         try:
             self.server = _RECORD.decode(block)
-        except msgspec.DecodeError:  # another version's record, or another server's field of that name: unknown
+        except (
+            msgspec.DecodeError,
+            RecursionError,
+        ):  # another version's record, or another server's field of that name: unknown
             self.server = None
 
     @property
@@ -134,9 +108,98 @@ class _Answer:
         return f"after {textual} chunks with text" if textual else "before the first token"
 
 
+class _Exchange:
+    """One request on a connection, and what comes back. `over` is done when all of the answer was read, or says what went
+    wrong."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._answer = answer
+        self._parser = SSEParser()
+        self._refusal: bytearray | None = None  # the body of an answer that is no stream
+        self._unpack: Callable[[bytes], bytes] | None = None
+        self._lingering: asyncio.TimerHandle | None = None
+        self.response = Response()
+        self.over: asyncio.Future[None] = self._loop.create_future()
+
+    def received(self, at_s: float, data: bytes) -> None:
+        if self.over.done():
+            return
+        response, answer = self.response, self._answer
+        answer.ended_s = at_s
+        begun = answer.status is not None
+        pieces = response.feed(data)
+        if not begun and response.head is not None:
+            self._begin(response.head)
+        for piece in pieces:
+            if self._unpack is not None:
+                piece = self._unpack(piece)
+            if self._refusal is not None:
+                self._refusal += piece
+                continue
+            for event in self._parser.feed(piece):
+                answer.add(event, at_s)
+        if response.ended or (self._refusal is not None and len(self._refusal) >= _REFUSAL_BYTES):
+            self._end(at_s)
+        elif answer.done_s is not None and self._lingering is None:
+            # the end of the body follows [DONE]; then the connection can be used again
+            self._lingering = self._loop.call_later(_LINGER_S, self._finish)
+
+    def closed(self, at_s: float, error: Exception | None) -> None:
+        if self.over.done():
+            return
+        self._answer.ended_s = at_s
+        if self._answer.done_s is not None:
+            self._finish()
+            return
+        missing = self.response.close()
+        if error is not None:
+            missing = f"{type(error).__name__} {error}".rstrip()
+        if missing is not None:
+            raise _Lost(f"the connection broke {self._answer.seen()}: {missing}")
+        self._end(at_s)
+
+    def failed(self, error: Exception) -> None:
+        if not self.over.done():
+            self.over.set_exception(error)
+
+    def leave(self) -> None:
+        """Nobody waits any more."""
+        if self.over.done() and not self.over.cancelled():
+            self.over.exception()  # seen, also where whoever waited was cancelled meanwhile
+        if self._lingering is not None:
+            self._lingering.cancel()
+
+    def _begin(self, head: Head) -> None:
+        self._answer.status = head.status
+        kind = head.headers.get("content-type", "")
+        if head.status != 200 or "json" in kind or "html" in kind:
+            self._refusal = bytearray()
+        coding = head.headers.get("content-encoding", "identity").strip().lower()
+        if coding in ("gzip", "deflate"):
+            self._unpack = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress
+        elif coding not in ("", "identity"):
+            raise _Failure(ErrorKind.MALFORMED, f"the answer is packed ({coding}), which was not asked for")
+
+    def _end(self, at_s: float) -> None:
+        """The body is complete."""
+        answer = self._answer
+        if self._refusal is not None:
+            raise _refused(self.response, bytes(self._refusal))
+        if answer.done_s is None:
+            for event in self._parser.close():
+                answer.add(event, at_s)
+        if not answer.complete:
+            raise _Failure(ErrorKind.CUT, f"the stream ended {answer.seen()}, without a finish reason or [DONE]")
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+
 async def send(
-    sessions: Sessions,
-    base: str,
+    connections: Connections,
     prepared: Prepared,
     scheduled_s: float,
     timeout_s: float,
@@ -150,7 +213,7 @@ async def send(
     answer came, is sent a second time over a connection of its own (RFC 9112, section 9.3.1); its times go on counting.
     `timeout_s` counts from now; `run_ends_s` is the monotonic time at which the whole run stops (None: never).
     """
-    answer, connecting = _Answer(), Connecting()
+    answer = _Answer()
     failure: _Failure | None = None
     sent_s = time.monotonic()
     limit_s = sent_s + timeout_s
@@ -159,99 +222,93 @@ async def send(
     ends = loop.time() + ((run_ends_s or 0.0) if by_run else limit_s) - sent_s
     try:
         async with asyncio.timeout_at(ends):
-            try:
-                await _exchange(sessions.kept, base, prepared, answer, connecting)
-            except (aiohttp.ClientError, OSError) as error:
-                if connecting.seconds != 0.0 or not _closed_before_an_answer(error, answer):
-                    raise
-                connecting.seconds, connecting.resent = None, True
-                await _exchange(sessions.fresh, base, prepared, answer, connecting)
+            await _exchange(connections, prepared, answer)
     except _Failure as error:
         failure = error
-    except StreamError as error:
+    except (StreamError, WireError) as error:
         failure = _Failure(ErrorKind.MALFORMED, str(error))
+    except zlib.error as error:
+        failure = _Failure(ErrorKind.MALFORMED, f"the answer cannot be unpacked ({error})")
     except TimeoutError:
+        answer.ended_s = None
         if by_run:
             failure = _Failure(
                 ErrorKind.DEADLINE, f"the run's time ended {answer.seen()}; give the run a longer deadline"
             )
         else:
             failure = _Failure(ErrorKind.TIMEOUT, f"no complete answer within {timeout_s:g} s ({answer.seen()})")
-    except (aiohttp.ClientError, OSError) as error:
-        failure = _transport_failure(error, answer)
-    finished_s = time.monotonic() if failure is not None or answer.done_s is None else answer.done_s
-    return _record(prepared, answer, connecting, failure, scheduled_s, sent_s, finished_s, retokenise, turn)
+    except Exception as error:  # a fault of ours must not take the other requests with it; it voids the run
+        failure = _Failure(ErrorKind.CLIENT, f"this client could not go on: {type(error).__name__} {error}")
+    finished_s = answer.done_s if failure is None and answer.done_s is not None else answer.ended_s
+    if finished_s is None:
+        finished_s = time.monotonic()
+    return _record(prepared, answer, failure, scheduled_s, sent_s, finished_s, retokenise, turn)
 
 
-async def _exchange(
-    session: aiohttp.ClientSession, base: str, prepared: Prepared, answer: _Answer, connecting: Connecting
-) -> None:
-    parser = SSEParser()
-    async with session.post(base + prepared.path, data=prepared.body, trace_request_ctx=connecting) as response:
-        answer.status = response.status
-        if response.status >= 400:
-            body = await _read_up_to(response, 65536)
-            raise _Failure(ErrorKind.HTTP, f"status {response.status}: {error_message(body)}")
-        kind = response.headers.get("Content-Type", "")
-        if response.status != 200 or "json" in kind or "html" in kind:
-            body = await _read_up_to(response, 200)
-            raise _Failure(
-                ErrorKind.MALFORMED,
-                f"the server answered with status {response.status} and {kind or 'no content type'} instead of an event "
-                f"stream: {body.decode('utf-8', 'replace')!r}",
-            )
-        while piece := await response.content.readany():
-            at_s = time.monotonic()
-            for data in parser.feed(piece):
-                answer.add(data, at_s)
-            if answer.done_s is not None:
-                await _drain(response)
-                return
-        at_s = time.monotonic()
-        for data in parser.close():
-            answer.add(data, at_s)
-        if not answer.complete:
-            raise _Failure(ErrorKind.CUT, f"the stream ended {answer.seen()}, without a finish reason or [DONE]")
-
-
-async def _read_up_to(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    body = b""
-    while len(body) < limit_bytes and (piece := await response.content.readany()):
-        body += piece
-    return body[:limit_bytes]
-
-
-async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read the end of the body that follows [DONE], so that the connection can be used again."""
+async def _exchange(connections: Connections, prepared: Prepared, answer: _Answer) -> None:
+    request = connections.request(prepared.path, prepared.body)
+    kept = connections.kept()
+    if kept is not None:
+        answer.connect_s = 0.0
+        try:
+            await _over(kept, connections, request, answer)
+        except _Lost:
+            if answer.begun:
+                raise
+        else:
+            return
+        answer.connect_s, answer.resent = None, True
+    began_s = time.monotonic()
     try:
-        async with asyncio.timeout(_LINGER_S):
-            while await response.content.readany():
-                pass
-    except (TimeoutError, aiohttp.ClientError):
-        response.close()
+        fresh = await connections.open()
+    except OSError as error:
+        raise _not_opened(error) from error
+    answer.connect_s = time.monotonic() - began_s
+    await _over(fresh, connections, request, answer)
 
 
-def _closed_before_an_answer(error: Exception, answer: _Answer) -> bool:
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return answer.status is None and isinstance(error.message, str)  # else it holds the beginning of a head
-    return answer.status is None and isinstance(error, ConnectionResetError | BrokenPipeError | aiohttp.ClientOSError)
+async def _over(connection: Connection, connections: Connections, request: bytes, answer: _Answer) -> None:
+    exchange = _Exchange(answer)
+    connection.send(request, exchange)
+    try:
+        await exchange.over
+    finally:
+        exchange.leave()
+        answer.begun = exchange.response.begun
+        if exchange.response.ended and exchange.response.reusable and not answer.resent:
+            connections.give_back(connection)
+        else:
+            connection.end()
 
 
-def _transport_failure(error: Exception, answer: _Answer) -> _Failure:
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EADDRNOTAVAIL):
+def _refused(response: Response, body: bytes) -> _Failure:
+    assert response.head is not None
+    status, headers = response.head.status, response.head.headers
+    if status >= 400:
+        return _Failure(ErrorKind.HTTP, f"status {status}: {error_message(body)}")
+    if status >= 300 and (place := headers.get("location")) is not None:
+        return _Failure(
+            ErrorKind.MALFORMED, f"the server answered with status {status} and sends on to {place}; give that URL"
+        )
+    kind = headers.get("content-type", "")
+    return _Failure(
+        ErrorKind.MALFORMED,
+        f"the server answered with status {status} and {kind or 'no content type'} instead of an event stream: "
+        f"{body[:200].decode('utf-8', 'replace')!r}",
+    )
+
+
+def _not_opened(error: OSError) -> _Failure:
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EADDRNOTAVAIL):
         return _Failure(
             ErrorKind.CLIENT, f"this client cannot open another connection: {error}; raise its limits (ulimit -n)"
         )
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return _Failure(ErrorKind.CONNECT, f"no connection to the server: {error}")
-    return _Failure(ErrorKind.CUT, f"the connection broke {answer.seen()}: {type(error).__name__} {error}".rstrip())
+    return _Failure(ErrorKind.CONNECT, f"no connection to the server: {error}")
 
 
 def _record(
     prepared: Prepared,
     answer: _Answer,
-    connecting: Connecting,
     failure: _Failure | None,
     scheduled_s: float,
     sent_s: float,
@@ -281,8 +338,8 @@ def _record(
         status=answer.status,
         error=None if failure is None else str(failure),
         error_kind=None if failure is None else failure.kind,
-        connect_s=connecting.seconds,
-        resent=connecting.resent,
+        connect_s=answer.connect_s,
+        resent=answer.resent,
         text=text,
         reasoning=aside,
         server=answer.server,

@@ -7,7 +7,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
-from netgain.measuring.client.options import Budget
+from netgain.measuring.client.options import LONGEST_S, Budget
 from netgain.measuring.record.as_workload import load_traffic, recorded_arrivals
 from netgain.measuring.workload.arrivals import Bursty, Closed, Constant, OpenLoop, Poisson, Shape
 from netgain.measuring.workload.item import Workload
@@ -73,6 +73,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} is {value}; it must be positive and finite")
+        if self.rate_per_s is not None:
+            Constant(self.rate_per_s)  # refuses what is no rate
+        if not 0 <= self.seed < 2**32:  # prompts derive seeds of their own from it, which servers read into 64 bits
+            raise UsageError(f"the seed is {self.seed}; it must lie in [0, 2^32)")
+        if self.temperature is not None and not 0.0 <= self.temperature <= 2.0:
+            raise UsageError(f"the temperature is {self.temperature}; it must lie in [0, 2]")
+        if not 0.0 < self.timeout_s <= LONGEST_S:
+            raise UsageError(f"the timeout is {self.timeout_s} s; it must be positive, and at most {LONGEST_S:g} s")
         if self.metrics not in (None, "none"):
             base_url(self.metrics)  # refuses what is no URL
         if self.warm_up_s is not None and not 0 <= self.warm_up_s < math.inf:

@@ -19,6 +19,8 @@ from netgain.measuring.workload.arrivals import Arrivals, Closed
 from netgain.measuring.workload.item import Item
 from netgain.measuring.workload.slo import SLO, Target
 
+_HURRY_S = 1.0  # for the last look at the metrics of a server, once a measurement was interrupted
+
 
 class Conducted(msgspec.Struct, frozen=True, kw_only=True):
     """`began_unix_s`: when the first counted request was due, `ended_unix_s`: when the last one had ended. `early`: the target
@@ -64,7 +66,9 @@ async def conduct(
     `tag` sets this window's cache salts apart from those of other windows.
     """
     assert met.server.model is not None
-    watch = None if met.metrics_url is None else Watch(met.metrics_url, dict(met.options.headers), expected_s)
+    watch = None
+    if met.metrics_url is not None:
+        watch = Watch(met.metrics_url, dict(met.options.headers), expected_s, met.server.model)
     options = msgspec.structs.replace(met.options, keep_interrupted=True, deadline_s=ends_within_s)
     if options.salt is not None:
         options = msgspec.structs.replace(options, salt=f"{options.salt}{tag}")
@@ -91,8 +95,7 @@ async def conduct(
         done = await run(met.base, met.server.model, items, arrivals, options, progress, extent, begin_counting)
         server_side = None
         if watch is not None and scraping is not None:
-            await scraping
-            server_side = await watch.end()
+            server_side = await _ended(watch, scraping, hurried=done.stopped)
     finally:
         if scraping is not None:
             scraping.cancel()
@@ -109,6 +112,22 @@ async def conduct(
         ended_unix_s=unix_s + done.finished_s,
         early=None if limits is None else limits.missed,
     )
+
+
+async def _ended(watch: Watch, scraping: asyncio.Task[None], hurried: bool) -> Observed:
+    """What the server's metrics say. The load is over: nothing that happens here may cost its result."""
+    try:
+        async with asyncio.timeout(_HURRY_S if hurried else None):
+            await scraping
+            return await watch.end()
+    except TimeoutError:
+        why = "it did not answer at once when the measurement was ended"
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
+        why = "it was interrupted before they were read"
+    return Observed(url=watch.url, absent=f"{watch.url} could not be read at the window's end: {why}")
 
 
 def load_for(ask: Ask, met: Met, arrivals: Arrivals, extent: Extent) -> Load:

@@ -115,6 +115,6 @@ def _reason(error: Any) -> str:
 def _model(row: Row) -> str | None:
     try:
         asked = msgspec.json.decode(row.request or "null")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return asked.get("model") if isinstance(asked, dict) else None

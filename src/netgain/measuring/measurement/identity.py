@@ -1,6 +1,7 @@
 """What a server says of itself: engine, version, weights, limits, when its process began. Asked before and after the load."""
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,9 +12,12 @@ from netgain.measuring.client.endpoint import ModelCard
 from netgain.measuring.measurement.result import Server
 from netgain.measuring.observe.exposition import Snapshot, read_exposition, start_time_s
 from netgain.measuring.observe.names import Engine, engine_of
+from netgain.secrecy import is_secret
 
 _ASK_S = 5.0
 _SAME_START_S = 1.5  # clocks that are set while a server runs move its start by less
+_LARGEST = 2**63 - 1
+_LARGEST_BYTES = 64 * 2**20
 _LONGEST = 500  # characters of one setting that are kept
 # where engines other than netgain tell their settings: SGLang (two names), llama.cpp; vLLM has them in its metrics
 _PATHS = ("/version", "/get_server_info", "/server_info", "/props")
@@ -98,16 +102,21 @@ def _of_metrics(metrics: Snapshot) -> Said:
         for sample in family.samples:
             if sample.name.endswith("build_info") or sample.name in _INFO_METRICS:
                 said.update({name: value for name, value in sample.labels if value != "None"})
-            elif sample.name == "netgain_engine_restarts_total":
+            elif sample.name == "netgain_engine_restarts_total" and math.isfinite(sample.value):
                 said["engine_restarts"] = int(said.get("engine_restarts") or 0) + int(sample.value)
     return said
 
 
 def _flat(found: Mapping[str, Any] | None, above: str = "") -> Iterator[tuple[str, str | int | float | bool | None]]:
-    """Plain values, those one level down as outer.inner; long texts (templates) are left out."""
+    """Plain values, those one level down as outer.inner; long texts (templates) and secrets (SGLang tells its API key) are
+    left out."""
     for name, value in (found or {}).items():
+        if is_secret(str(name)):
+            continue
         if isinstance(value, Mapping) and not above:
             yield from _flat(value, f"{name}.")
+        elif isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+            continue  # no reader of JSON takes it
         elif isinstance(value, str | int | float | bool) and len(str(value)) <= _LONGEST:
             yield f"{above}{name}", value
 
@@ -120,9 +129,11 @@ def _first(said: Said, names: tuple[str, ...], counts: bool) -> str | int | None
         if not counts:
             return str(value)
         try:
-            return int(float(str(value)))
+            number = int(float(str(value)))
         except (ValueError, OverflowError):
             continue
+        if 0 <= number <= _LARGEST:
+            return number
     return None
 
 
@@ -135,7 +146,7 @@ def _slots_times_context(known: Mapping[str, str | int | None]) -> int | None:
 def _object(text: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) and "error" not in found else {}
 
@@ -143,6 +154,14 @@ def _object(text: str) -> dict[str, Any]:
 async def _text(session: aiohttp.ClientSession, url: str) -> str:
     try:
         async with asyncio.timeout(_ASK_S), session.get(url) as response:
-            return await response.text(errors="replace") if response.status == 200 else ""
+            if response.status != 200:
+                return ""
+            parts, size = list[bytes](), 0
+            async for part in response.content.iter_any():
+                size += len(part)
+                if size > _LARGEST_BYTES:
+                    return ""
+                parts.append(part)
+            return b"".join(parts).decode("utf-8", "replace")
     except (aiohttp.ClientError, OSError, TimeoutError):
         return ""

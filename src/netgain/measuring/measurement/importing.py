@@ -1,6 +1,7 @@
 """Results of other tools in netgain's form, so that they can be read, judged by an SLO and compared like its own."""
 
 import importlib.metadata
+import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.heading import heading_of
+from netgain.measuring.client.chunk import MOST_TOKENS
 from netgain.measuring.client.percentiles import Percentiles
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.client.summary import summarise
@@ -21,7 +23,7 @@ from netgain.measuring.measurement.imported import Imported, past_run
 from netgain.measuring.measurement.records import rows_of, write_records
 from netgain.measuring.measurement.result import RECORDS_FILE, Measurement, Tool, write_measurement
 from netgain.measuring.workload.slo import SLO
-from netgain.plain_file import read_plain
+from netgain.plain_file import as_text, read_plain
 
 TOOLS: Mapping[str, Tool] = {
     "vllm-bench": "vllm bench serve",
@@ -40,8 +42,7 @@ _FILES = (
     "per_request_lifecycle_metrics.json",
     "benchmarks.json",
 )  # what a folder is looked through for
-_MOST_TOKENS = 10**9  # of a request; more is a damaged file, as is a longer time:
-_MOST_S = 1e7
+_MOST_S = 1e7  # from sending to the end; more is a damaged file
 
 
 def import_result(path: Path, tool: Tool | None, folder: Path, slo: SLO | None = None) -> Measurement:
@@ -61,21 +62,40 @@ def read_result(path: Path, tool: Tool | None = None, slo: SLO | None = None) ->
         data = read_plain(file)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    data = _without_nan(data)
     tool = tool or _tool_of(data, file)
     try:
-        imported = _READERS[tool](data, file.name)
-    except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError, LookupError) as error:
+        imported = _READERS[tool](data, as_text(file.name))
+    except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read as a result of {tool}: {error}") from error
     for record in imported.records:
-        if (odd := _impossible(record)) is not None:
+        if (odd := impossible(record)) is not None:
             raise UsageError(f"{file} cannot be read as a result of {tool}: it tells of a request {odd}")
     return _measurement(imported, slo), imported
 
 
-def _impossible(record: ClientRecord) -> str | None:
+def _without_nan(data: bytes) -> bytes:
+    """Python's tools write NaN and Infinity, which are no JSON: such numbers are unknown. A file without them is as it was."""
+    if b"NaN" not in data and b"Infinity" not in data:
+        return data
+    try:
+        return msgspec.json.encode(json.loads(data, parse_constant=lambda _: None))
+    except (ValueError, RecursionError, OverflowError):
+        lines = data.split(b"\n")
+        return b"\n".join(map(_line_without_nan, lines)) if len(lines) > 1 else data
+
+
+def _line_without_nan(line: bytes) -> bytes:
+    try:
+        return msgspec.json.encode(json.loads(line, parse_constant=lambda _: None)) if line.strip() else line
+    except (ValueError, RecursionError, OverflowError):
+        return line  # whoever reads it says what is wrong with it
+
+
+def impossible(record: ClientRecord) -> str | None:
     """What only a damaged file tells of a request."""
     for told in (record.prompt_tokens, record.output_tokens):
-        if told is not None and not 0 <= told <= _MOST_TOKENS:
+        if told is not None and not 0 <= told <= MOST_TOKENS:
             return f"with {told} tokens"
     for time_s in (record.first_token_s, *record.chunk_times_s, record.finished_s):
         if time_s is not None and not 0.0 <= time_s - record.scheduled_s <= _MOST_S:
@@ -146,7 +166,7 @@ def _tool_of(data: bytes, file: Path) -> Tool:
     for text in (start, lines[0]):
         try:
             found = msgspec.json.decode(text, type=_Marks | list[_Marks])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, RecursionError):
             continue
         first = (found[0] if found else _Marks()) if isinstance(found, list) else found
         if first.benchmarks is not None and first.metadata is not None:

@@ -1,5 +1,6 @@
 """`netgain measure URL`: meets the server, says how long it will take, sends the load, and writes down what came out."""
 
+import asyncio
 import importlib.metadata
 import math
 import time
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from netgain.errors import NetgainError
 from netgain.measuring.client.extent import Extent
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.client.run import Progress
@@ -26,31 +28,56 @@ from netgain.measuring.measurement.search import saturate
 from netgain.measuring.measurement.server import Met, changed, introduced, meet
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Workload
-from netgain.plain_file import claim_folder
+from netgain.plain_file import claimed
 from netgain.wording import count
 
 
+class NotWritten(NetgainError):
+    """The load was sent, and its result could not be written as it should; `measurement` is all there is of it."""
+
+    def __init__(self, message: str, measurement: Measurement) -> None:
+        super().__init__(message)
+        self.measurement = measurement
+
+
 async def measure(ask: Ask, folder: Path, narrator: Narrator) -> Measurement:
-    """Write `measurement.json` and `records.parquet` into `folder`. Raises UsageError and Unavailable before the load begins."""
+    """Write `measurement.json` and `records.parquet` into `folder`. Raises UsageError and Unavailable before the load begins, and
+    NotWritten after it."""
     began_s = time.monotonic()
     workload = load_items(ask)
     arrivals = arrivals_of(ask)
     narrator.phase("meeting the server", 3)
     met = await meet(ask, workload.items)
     narrator.found(_met(met))
-    claim_folder(folder)
-    left_s = None if ask.budget_s is None else max(1.0, ask.budget_s - (time.monotonic() - began_s))
-    if ask.saturate:
-        assert not isinstance(arrivals, Closed)
-        found, rows = await saturate(ask, met, workload.items, arrivals, left_s, narrator)
-    else:
-        found, rows = await _plain(ask, met, workload, left_s, narrator)
-    measurement = msgspec.structs.replace(
-        found, prompts=_prompts(workload, rows), restarts=await _restarts(found, met), records=RECORDS_FILE
-    )
-    measurement = msgspec.structs.replace(measurement, caveats=caveats_of(measurement, met, ask))
-    write_records(rows, folder / RECORDS_FILE, ask.with_text)
-    write_measurement(measurement, folder)
+    with claimed(folder):
+        left_s = None if ask.budget_s is None else max(1.0, ask.budget_s - (time.monotonic() - began_s))
+        if ask.saturate:
+            assert not isinstance(arrivals, Closed)
+            found, rows = await saturate(ask, met, workload.items, arrivals, left_s, narrator)
+        else:
+            found, rows = await _plain(ask, met, workload, left_s, narrator)
+        measurement = msgspec.structs.replace(
+            found, prompts=_prompts(workload, rows), restarts=await _restarts(found, met), records=RECORDS_FILE
+        )
+        measurement = msgspec.structs.replace(measurement, caveats=caveats_of(measurement, met, ask))
+        return _written(measurement, rows, folder, ask.with_text)
+
+
+def _written(measurement: Measurement, rows: list[Row], folder: Path, with_text: bool) -> Measurement:
+    """As much as there is room for: the figures also where the requests cannot be written."""
+    failure: NetgainError | None = None
+    try:
+        write_records(rows, folder / RECORDS_FILE, with_text)
+    except NetgainError as error:
+        failure = error
+        lost = f"The single requests could not be written and are lost: {error}."
+        measurement = msgspec.structs.replace(measurement, records=None, caveats=(lost, *measurement.caveats))
+    try:
+        write_measurement(measurement, folder)
+    except NetgainError as error:
+        failure = error
+    if failure is not None:
+        raise NotWritten(f"the load was sent, but {failure}", measurement) from failure
     return measurement
 
 
@@ -98,7 +125,14 @@ async def _plain(
 
 async def _restarts(found: Measurement, met: Met) -> tuple[str, ...] | None:
     """What the server tells after the load, and what its metrics showed within the window."""
-    after = await changed(met)
+    after = None
+    if found.stopped != "interrupted":  # whoever is in a hurry is not made to wait for an answer
+        try:
+            after = await changed(met)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
     window = None if found.server_side is None else found.server_side.window
     seen = () if window is None else window.restarts
     return after if after is None and not seen else tuple(dict.fromkeys((*seen, *(after or ()))))

@@ -36,7 +36,7 @@ _PLAIN = (
 )
 _OF_ROW = ("prompt_sha256", "max_tokens")
 
-VERSION = 2  # that of measurement.json, written into the table's metadata
+VERSION = 2  # of this table, written into its metadata; measurement.json has its own
 SCHEMA = pa.schema(
     [
         pa.field("window", pa.int32(), nullable=False),
@@ -116,7 +116,7 @@ def write_records(rows: Sequence[Row], path: Path, with_text: bool = False) -> N
         table = pa.Table.from_pylist([_to_row(row, with_text) for row in rows], schema=SCHEMA)
         pq.write_table(table, part, compression="zstd")
         part.replace(path)
-    except OSError as error:
+    except (OSError, OverflowError, UnicodeError, pa.ArrowException) as error:
         part.unlink(missing_ok=True)
         raise UsageError(f"cannot write the records to {path}: {error}; name another folder with --output") from error
 
@@ -129,7 +129,7 @@ def read_records(path: Path) -> tuple[Row, ...]:
         if version != str(VERSION):
             raise UsageError(f"{path} has schema {version}, but this netgain reads {VERSION}; measure again")
         return tuple(_from_row(row) for row in table.to_pylist())
-    except (OSError, pa.ArrowException, msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (OSError, pa.ArrowException, msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} holds no records of netgain measure that can be read: {error}") from error
 
 

@@ -118,7 +118,8 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True):
     """The highest open-loop rate at which all targets of the SLO hold lies in [`low_per_s`, `high_per_s`).
 
     None for an end that was not found. `low_met`, `high_met`: windows that met the SLO at that rate, of how many. `limit`: what
-    ended the search: precision reached, time, the client, the range of rates, the number of windows, or whoever interrupted it.
+    ended the search: precision reached, time, the client, the range of rates, the number of windows, whoever interrupted it, or
+    a server that no longer answered.
     `goodput_per_s` at `low_per_s`.
     """
 
@@ -128,7 +129,7 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True):
     low_met: tuple[int, int] | None
     high_met: tuple[int, int] | None
     goodput_per_s: float | None
-    limit: Literal["precision", "budget", "client", "range", "windows", "stopped"]
+    limit: Literal["precision", "budget", "client", "range", "windows", "stopped", "server"]
     text: str
     windows: tuple[Window, ...]
 
@@ -192,8 +193,10 @@ def write_measurement(measurement: Measurement, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         part.write_bytes(to_json(measurement))
         part.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another folder with --output") from error
+    except (OSError, OverflowError, UnicodeError) as error:
+        part.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot write {path}: {reason}; name another folder with --output") from error
     return path
 
 
@@ -211,5 +214,5 @@ def read_measurement(path: Path) -> Measurement:
     check_heading(data, file, SCHEMA, VERSION, "import other tools' results with netgain measure --import")
     try:
         return msgspec.json.decode(data, type=Measurement)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"{file} is no measurement of netgain ({error})") from error

@@ -17,7 +17,7 @@ from netgain.measuring.measurement.conduct import Conducted, conduct, growing, l
 from netgain.measuring.measurement.records import Row, rows_of
 from netgain.measuring.measurement.result import Measurement, Prompts, Saturation, Source, Window
 from netgain.measuring.measurement.saturation import Rules, bracket, judged, next_rate, windows_expected
-from netgain.measuring.measurement.server import Met, settle
+from netgain.measuring.measurement.server import SETTLE_S, Met, settle
 from netgain.measuring.workload.arrivals import Bursty, OpenLoop, Poisson, at_rate
 from netgain.measuring.workload.item import Item
 from netgain.measuring.workload.slo import SLO
@@ -29,7 +29,7 @@ LEAST_REQUESTS = 20
 APART = 0.1  # requests so far apart, as a share of how often one alone could be answered, do not meet each other
 EVEN_RATE = 0.02  # by how much the rate of the arrivals drawn may differ from the one asked for
 _DRAWS = 400
-Limit = Literal["precision", "budget", "client", "range", "windows", "stopped"]
+Limit = Literal["precision", "budget", "client", "range", "windows", "stopped", "server"]
 
 
 async def saturate(
@@ -81,7 +81,9 @@ async def saturate(
             if done.run.stopped and done.early is None:
                 limit = "stopped"
             elif window.met is False:  # what was given up may still be computed
-                await settle(met, items[0], min(60.0, max(1.0, ends_s - time.monotonic())))
+                patience_s = min(SETTLE_S, max(1.0, ends_s - time.monotonic()))
+                if await settle(met, items[0], patience_s) is None:
+                    limit = "server"
         except asyncio.CancelledError:
             task = asyncio.current_task()
             assert task is not None
@@ -169,6 +171,8 @@ def _because(outcomes: dict[float, list[bool | None]], limit: Limit) -> str:
             return ""
         case "budget":
             return ". The time ended before the search: more --budget narrows it"
+        case "server":
+            return ". It ended early: after its last window the server no longer answered a single request"
         case "stopped":
             return ". It was interrupted before it was as narrow as asked"
         case "windows":

@@ -19,6 +19,8 @@ from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item
 
 PROBES = 3
+SETTLE_S = 60.0  # a server that answers no single request for so long after its load is gone
+GONE_S = 3.0  # the same where nobody listens at its port
 _SALTED = ("netgain", "vllm", "sglang")  # those that know cache_salt
 
 
@@ -137,8 +139,12 @@ async def _probe(server: Server, base: str, metrics_url: str | None, options: Op
     )
 
 
-async def settle(met: Met, item: Item, patience_s: float = 60.0) -> bool:
-    """Wait until a single request is answered about as quickly as before any load: what was cancelled may still be computed."""
+async def settle(met: Met, item: Item, patience_s: float = SETTLE_S) -> bool | None:
+    """Wait until a single request is answered about as quickly as before any load: what was cancelled may still be computed.
+
+    Returns whether it was within `patience_s`; None: the server is gone, since nobody listens any more, or since a patience of
+    SETTLE_S saw no answer at all.
+    """
     assert met.server.model is not None
     before_s = min((record.ttft_s or 0.0) for record in met.probes)
     short = msgspec.structs.replace(item, max_tokens=1)
@@ -148,8 +154,11 @@ async def settle(met: Met, item: Item, patience_s: float = 60.0) -> bool:
         seen = await _one(met.base, met.server.model, short, options, f"settle-{began:.3f}-{attempt}")
         if seen.ok and seen.ttft_s is not None and seen.ttft_s <= 2.0 * before_s + 0.05:
             return True
-        if asyncio.get_running_loop().time() - began > patience_s:
-            return False
+        waited_s = asyncio.get_running_loop().time() - began
+        if seen.error_kind is ErrorKind.CONNECT and waited_s > GONE_S:
+            return None
+        if waited_s > patience_s:
+            return False if seen.ok or patience_s < SETTLE_S else None
         await asyncio.sleep(0.25)
     return False
 

@@ -19,6 +19,7 @@ _KINDS: Mapping[str, Kind] = {
     "summary": "summary",
 }
 _SUFFIXES = ("_total", "_bucket", "_sum", "_count", "_created")
+_MODEL_LABELS = ("model_name", "model")
 START_TIME = "process_start_time_seconds"
 
 
@@ -68,6 +69,29 @@ def read_exposition(text: str, at_s: float) -> Snapshot:
         except (ValueError, KeyError, IndexError) as error:
             problems.append(f"{name}: cannot be read ({str(error)[:200]})")
     return Snapshot(at_s, families, tuple(problems))
+
+
+def of_model(snapshot: Snapshot, model: str) -> Snapshot:
+    """Without the series that name another model, where some name this one: a server of several tells of all of them."""
+    named = {
+        value
+        for family in snapshot.families.values()
+        for sample in family.samples
+        for label, value in sample.labels
+        if label in _MODEL_LABELS
+    }
+    if model not in named or len(named) == 1:
+        return snapshot
+    families: dict[str, Family] = {}
+    for name, family in snapshot.families.items():
+        own = tuple(
+            sample
+            for sample in family.samples
+            if all(value == model for label, value in sample.labels if label in _MODEL_LABELS)
+        )
+        if own:
+            families[name] = Family(name, family.kind, own)
+    return Snapshot(snapshot.at_s, families, snapshot.problems)
 
 
 def start_time_s(snapshot: Snapshot) -> float | None:

@@ -249,17 +249,12 @@ def _figure(window: ServerWindow, meaning: Meaning, tried: tuple[str, ...]) -> F
         ranges = () if name is None else window.gauges[name]
         if not ranges:
             return Figure(role="gauge", unit=meaning.unit, name=None, tried=tried)
-        # shares of several engines are averaged, counts of requests are added up
-        parts = len(ranges) if meaning.unit == "share" else 1
-        return Figure(
-            role="gauge",
-            unit=meaning.unit,
-            name=name,
-            tried=tried,
-            least=sum(one.least for one in ranges) / parts,
-            mean=sum(one.mean for one in ranges) / parts,
-            most=sum(one.most for one in ranges) / parts,
-        )
+        if meaning.unit == "share":  # of several engines the emptiest and the fullest: a mean hides one that is full
+            least, most = min(one.least for one in ranges), max(one.most for one in ranges)
+            mean = math.fsum(one.mean for one in ranges) / len(ranges)
+        else:
+            least, mean, most = (math.fsum(getattr(one, part) for one in ranges) for part in ("least", "mean", "most"))
+        return Figure(role="gauge", unit=meaning.unit, name=name, tried=tried, least=least, mean=mean, most=most)
     name = next((name for name in tried if name in window.histograms), None)
     if name is None:
         return Figure(role="histogram", unit=meaning.unit, name=None, tried=tried)

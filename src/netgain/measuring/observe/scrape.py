@@ -7,12 +7,12 @@ import asyncio
 import math
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 import msgspec
 
-from netgain.measuring.observe.exposition import Snapshot, read_exposition
+from netgain.measuring.observe.exposition import Snapshot, of_model, read_exposition
 from netgain.measuring.observe.names import Engine, Figure, engine_of, figures
 from netgain.measuring.observe.window import ServerWindow, observed
 
@@ -54,10 +54,18 @@ async def snapshot(
 
 class Watch:
     """Scrapes `url` from `begin` to `end`. `headers`: sent with each scrape. `expected_s`: how long that will take; infinite
-    for only the two ends and each `look`. Never raises for what the server does."""
+    for only the two ends and each `look`. `model`: the one that is measured; figures leave out series that name another. Never
+    raises for what the server does."""
 
-    def __init__(self, url: str, headers: dict[str, str] | None = None, expected_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: dict[str, str] | None = None,
+        expected_s: float = 60.0,
+        model: str | None = None,
+    ) -> None:
         self.url = url
+        self._model = model
         self._headers = {**(headers or {}), **_AS_TEXT}
         self._interval_s = max(INTERVAL_S, expected_s / MOST_SCRAPES)
         self._texts: list[tuple[float, float, bytes]] = []  # when, how long it took, zlib
@@ -145,9 +153,15 @@ class Watch:
             url=self.url,
             engine=engine,
             uncertain_s=max(self._texts[0][1], self._texts[-1][1]),
-            figures={} if engine is None else figures(window, engine),
+            figures={} if engine is None else figures(self._own(snapshots) or window, engine),
             window=window,
         )
+
+    def _own(self, snapshots: Sequence[Snapshot]) -> ServerWindow | None:
+        """The window of the measured model alone."""
+        if self._model is None:
+            return None
+        return observed([of_model(snapshot, self._model) for snapshot in snapshots], self._missed)
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes | None:

@@ -16,6 +16,7 @@ from netgain.measuring.record.synthetic import synthetic_prompt
 from netgain.measuring.workload.arrivals import Recorded
 from netgain.measuring.workload.item import Item, Message, Workload
 from netgain.measuring.workload.load import load_workload
+from netgain.plain_file import as_text
 from netgain.wording import count
 
 MOST_ITEMS = 256
@@ -54,7 +55,7 @@ def recorded_workload(path: Path, most: int = MOST_ITEMS) -> Workload:
         )
     for reason, number in sorted(chosen.left_out.items()):
         notes.append(f"{count(number, 'recorded request')}: {reason}.")
-    return Workload(name=path.stem, items=chosen.items, synthetic=chosen.synthetic, notes=tuple(notes))
+    return Workload(name=as_text(path.stem), items=chosen.items, synthetic=chosen.synthetic, notes=tuple(notes))
 
 
 def recorded_arrivals(path: Path, speed: float = 1.0, most: int = MOST_ITEMS) -> Recorded:

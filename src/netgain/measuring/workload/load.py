@@ -8,7 +8,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.measuring.workload.item import Item, Message, Workload
-from netgain.plain_file import read_plain
+from netgain.plain_file import as_text, read_plain
 
 _BUNDLED = "netgain.measuring.workload.bundled"
 
@@ -61,7 +61,7 @@ def _from_file(path: Path) -> Workload:
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~ of an unknown user; ValueError: a NUL
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"the workload file {path} cannot be read: {reason}; check the path") from error
-    return parse_workload(path.stem, data)
+    return parse_workload(as_text(path.stem), data)
 
 
 def parse_workload(name: str, data: bytes) -> Workload:

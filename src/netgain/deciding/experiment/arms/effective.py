@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 
 from netgain.measuring.observe.names import Engine
+from netgain.secrecy import is_secret
 
 TIMEOUT_S = 30.0
 # SGLang: entrypoints/http_server.py; vLLM: entrypoints/serve/dev/server_info (with VLLM_SERVER_DEV_MODE=1)
@@ -42,15 +43,17 @@ def from_log(log: str) -> dict[str, str] | None:
     for match in _LOGGED.finditer(log):
         text = match[1] or match[2]
         pairs = re.findall(r"'(\w+)': ('[^']*'|\{[^}]*\}|[^,}]+)", text) if match[1] else _ASSIGNMENT.findall(text)
-        found.update({name: value.strip("'\" ") for name, value in pairs})
+        found.update({name: value.strip("'\" ") for name, value in pairs if not is_secret(name)})
     return found or None
 
 
 def flatten(tree: Any, name: str = "") -> dict[str, str]:
-    """Nested names joined by dots; lists as text."""
+    """Nested names joined by dots; lists as text. Secrets (SGLang tells its API key) are left out."""
     if isinstance(tree, dict):
         found: dict[str, str] = {}
         for key, value in tree.items():
+            if is_secret(str(key)):
+                continue
             found.update(flatten(value, f"{name}.{key}" if name else str(key)))
             if len(found) > _MOST_FIELDS:
                 break
@@ -61,7 +64,7 @@ def flatten(tree: Any, name: str = "") -> dict[str, str]:
 def _tree(body: bytes, engine: Engine) -> dict[str, Any] | None:
     try:
         told = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     if not isinstance(told, dict):
         return None
@@ -72,6 +75,6 @@ def _tree(body: bytes, engine: Engine) -> dict[str, Any] | None:
     if engine == "vllm":
         config = told.get("vllm_config")
         if isinstance(config, str):
-            return dict(_ASSIGNMENT.findall(config))
+            return {name: value for name, value in _ASSIGNMENT.findall(config) if not is_secret(name)}
         return {**config, "environment": told.get("vllm_env", {})} if isinstance(config, dict) else None
     return told

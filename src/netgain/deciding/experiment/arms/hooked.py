@@ -22,6 +22,7 @@ from netgain.deciding.experiment.arms.hooks import Hook, Hooks
 from netgain.deciding.experiment.arms.reset import ask_reset
 from netgain.errors import Unavailable, UsageError
 from netgain.measuring.client.endpoint import base_url
+from netgain.secrecy import without_secrets, words_without_secrets
 
 POLL_S = 0.2
 PROBE_TIMEOUT_S = 5.0
@@ -56,7 +57,8 @@ class HookedArm:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return (f"NETGAIN_FLAGS={shlex.join(self._flags)}", "sh", "-c", self._hooks.start.run)
+        flags = shlex.join(words_without_secrets(self._flags))
+        return (f"NETGAIN_FLAGS={flags}", "sh", "-c", without_secrets(self._hooks.start.run))
 
     @property
     def observe_failure(self) -> str | None:
@@ -95,20 +97,20 @@ class HookedArm:
         if hook is None:
             return None
         self._observe_failure = None
-        try:
-            done = subprocess.run(
-                ("sh", "-c", hook.run),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=self._environment("observe"),
-                timeout=self._hooks.timeout_s("observe"),
-                check=True,
-            )
-            return msgspec.json.decode(done.stdout, type=Observed)
-        except subprocess.CalledProcessError as error:
-            self._observe_failure = f"it ended with code {error.returncode}{_end_of(error.stderr)}"
-        except (subprocess.TimeoutExpired, OSError, msgspec.MsgspecError) as error:
-            self._observe_failure = str(error)
+        limit_s = self._hooks.timeout_s("observe")
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            try:
+                code = _run_to_its_end(hook.run, self._environment("observe"), limit_s, output, errors)
+                output.seek(0)
+                errors.seek(0)
+                if code is None:
+                    self._observe_failure = f"it took longer than {limit_s:g} s{_end_of(errors.read())}"
+                elif code != 0:
+                    self._observe_failure = f"it ended with code {code}{_end_of(errors.read())}"
+                else:
+                    return msgspec.json.decode(output.read(), type=Observed)
+            except (OSError, msgspec.MsgspecError, RecursionError) as error:
+                self._observe_failure = str(error)
         return None
 
     async def stop(self) -> None:
@@ -205,22 +207,45 @@ class HookedArm:
             return f"cannot be reached ({error})"
 
 
+def _run_to_its_end(
+    command: str, environment: dict[str, str], limit_s: float, output: IO[bytes], errors: IO[bytes]
+) -> int | None:
+    """Its exit code; None when it took too long, and was ended together with what it had started."""
+    process = subprocess.Popen(
+        ("sh", "-c", command),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
 def _told_url(output: str, arm: str) -> str:
     lines = output.strip().splitlines()
     told: Any = None
-    with suppress(IndexError, msgspec.DecodeError):
+    with suppress(IndexError, msgspec.DecodeError, RecursionError):
         told = msgspec.json.decode(lines[-1])
     url = told.get("url") if isinstance(told, dict) else None
     if not isinstance(url, str):
         raise UsageError(
             f'the hooks of the {arm} arm name no url, and the last line of its start hook is not {{"url": "http://..."}}: '
-            f"{(lines[-1] if lines else 'nothing')[:200]!r}"
+            f"{without_secrets(lines[-1] if lines else 'nothing')[:200]!r}"
         )
     return base_url(url)
 
 
 def _end_of(errors: bytes) -> str:
-    lines = errors.decode(errors="replace").strip().splitlines()[-STDERR_LINES:]
+    lines = without_secrets(errors.decode(errors="replace")).strip().splitlines()[-STDERR_LINES:]
     return (
         ". The end of its stderr:\n" + "\n".join(f"  {line}" for line in lines)
         if lines

@@ -20,6 +20,7 @@ from netgain.deciding.experiment.arms import keeper
 from netgain.deciding.experiment.arms.port import check_free, free_port
 from netgain.deciding.experiment.arms.reset import Reset
 from netgain.errors import NetgainError, Unavailable, UsageError
+from netgain.secrecy import without_secrets, words_without_secrets
 
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 2.0
@@ -76,7 +77,7 @@ class LaunchedServer:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return self._program.shown
+        return words_without_secrets(self._program.shown)
 
     @property
     def log(self) -> str:
@@ -225,7 +226,7 @@ class LaunchedServer:
         lines = self.log.splitlines()[-LOG_TAIL_LINES:]
         if not lines:
             return f" Its log {self._log} is empty or cannot be read."
-        shown = (f"  {_COLOURS.sub('', line)}" for line in lines)
+        shown = (f"  {without_secrets(_COLOURS.sub('', line))}" for line in lines)
         return f" The end of {self._log}:\n" + "\n".join(shown)
 
 

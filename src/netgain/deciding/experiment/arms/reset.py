@@ -50,7 +50,7 @@ async def _vllm(session: aiohttp.ClientSession, url: str) -> Reset:
         return Reset(False, f"vLLM's /reset_prefix_cache answered {response.status}")
     try:
         told = msgspec.json.decode(body) if body else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         told = None
     if isinstance(told, dict) and told.get("success") is False:
         return Reset(False, "vLLM refused to reset its prefix cache (blocks are still held)")
@@ -75,7 +75,7 @@ async def _llama_cpp(session: aiohttp.ClientSession, url: str) -> Reset:
         return Reset(False, f"llama.cpp's /slots answered {response.status} (it must not be started with --no-slots)")
     try:
         slots = [slot["id"] for slot in msgspec.json.decode(body, type=list[dict[str, object]])]
-    except (msgspec.MsgspecError, KeyError):
+    except (msgspec.MsgspecError, KeyError, RecursionError):
         return Reset(False, "llama.cpp's /slots did not answer with a list of slots")
     for slot in slots:
         async with session.post(f"{url}/slots/{slot}?action=erase") as response:
