@@ -113,6 +113,11 @@ def test_what_never_happens_is_null_with_its_words(capsys):
             ["collective", "--ranks", "2", "--size", "1B", "--bandwidth", "1B/s", "--kind", "gossip"],
             "'gossip' is unknown",
         ),
+        (
+            ["kv-size", "--layers", "1", "--kv-heads", "1", "--head-dim", "1", "--memory", "1e300GiB"],
+            "that can be meant",
+        ),
+        (["handoff", "--kv", "1e308TiB", "--rate", "8/s", "--bandwidth", "12GiB/s"], "that can be meant"),
         (["rag-cag-time", *RAG, "--prefill", "10K", "--reuse", "9", "--kv", "1GiB"], "--kv and --bandwidth"),
     ],
 )

@@ -225,6 +225,17 @@ async def test_a_dead_candidate_is_rejected_for_its_failures(arms):
     verdict = analyse(trial.observations, Terms(promises_identity=True), check_trial(trial)).verdict
     assert verdict.decision == "reject"
     assert "fail" in verdict.reasons[0]
+    assert "%" not in verdict.headline.partition(":")[0], "a change of time to infinity is no percentage"
+
+
+async def test_a_dead_baseline_proves_nothing(arms):
+    """Beside it the candidate looked 125003372031554.20x as fast."""
+    await arms[BASELINE].stop()
+    trial = await conduct(arms, design(), Asking(model="m", options=Options(server_record=True)), "salt")
+    verdict = analyse(trial.observations, Terms(promises_identity=False), check_trial(trial)).verdict
+    assert verdict.void
+    assert verdict.decision == "inconclusive"
+    assert "to the baseline failed, so there is nothing to compare with" in verdict.headline
 
 
 async def test_cancelling_leaves_no_request_behind(arms):

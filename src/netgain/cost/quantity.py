@@ -12,6 +12,7 @@ import msgspec
 from netgain.errors import UsageError
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+_LARGEST = 1e24  # bytes, seconds, things: products of several of them stay finite
 _AMBIGUOUS = re.compile(r"[kKmMgGtTpP]?b")
 _SIZES: Mapping[str, float] = {
     "B": 1.0,
@@ -106,7 +107,10 @@ def _read(text: str | Quantity, units: Mapping[str, float], what: str, example: 
     value = float(number.replace("_", "").replace(",", ""))
     if value < 0.0 or not math.isfinite(value):
         raise UsageError(f"{text!r} is not {what}: it must be a finite number of at least 0, as in {example}")
-    return Quantity(value * units[_known(unit, units, text, what, example)], text.strip())
+    value *= units[_known(unit, units, text, what, example)]
+    if value > _LARGEST:
+        raise UsageError(f"{text!r} is more than {what} that can be meant; write it as in {example}")
+    return Quantity(value, text.strip())
 
 
 def _known(unit: str, units: Mapping[str, float], text: str, what: str, example: str) -> str:

@@ -83,7 +83,8 @@ async def test_what_would_spoil_a_result_or_should_not_be_in_it_is_left_out() ->
     said = '{"api_key": "s3cret", "admin_api_key": "s3cret", "version": "0.5", "huge": 123456789012345678901234567890, '
     said += '"tp_size": 2, "max_running_requests": 1e300}'
     metrics = "# TYPE netgain_engine_restarts_total counter\nnetgain_engine_restarts_total NaN\n"
-    server = await told({"/get_server_info": said, "/metrics": metrics}, ModelCard("m", owned_by="sglang"))
+    assert (await told({"/metrics": metrics}, ModelCard("m", owned_by="netgain"))).said == {}
+    server = await told({"/get_server_info": said}, ModelCard("m", owned_by="sglang"))
     assert "s3cret" not in str(server)
     assert "huge" not in server.said
     assert (server.said["tp_size"], server.max_running) == (2, None)

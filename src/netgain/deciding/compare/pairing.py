@@ -32,8 +32,7 @@ def observe(baseline: Sequence[Loaded], candidate: Sequence[Loaded]) -> Paired:
     keys = {name: [_keys(one) for one in side] for name, side in ((BASELINE, baseline), (CANDIDATE, candidate))}
     if len(baseline) == len(candidate) and all(own is not None for side in keys.values() for own in side):
         shared = [
-            set(before or ()) & set(after or ())
-            for before, after in zip(keys[BASELINE], keys[CANDIDATE], strict=True)
+            set(before or ()) & set(after or ()) for before, after in zip(keys[BASELINE], keys[CANDIDATE], strict=True)
         ]
         if all(shared):
             return _by_prompt({BASELINE: baseline, CANDIDATE: candidate}, shared)

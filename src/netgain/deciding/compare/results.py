@@ -17,7 +17,8 @@ from netgain.deciding.compare.settings import Settings
 from netgain.deciding.compare.told import all_told, from_result, told_traits
 from netgain.deciding.compare.traits import FIELDS, Trait, declared, joined
 from netgain.deciding.decide.context import context
-from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.experiment.checks import check_baseline
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.verdict import Check
 from netgain.deciding.report.outcome import ArmReport, arm_report
@@ -56,7 +57,7 @@ def compare_results(settings: Settings, narrator: Narrator) -> Comparison:
         scope=_scope(sides, seen),
         rates={name: tuple(one.measurement.summary.output_tokens_per_s for one in own) for name, own in sides.items()},
     )
-    judged = judge_sides(seen.observations, _checks(sides), ruling, settings, way)
+    judged = judge_sides(seen.observations, _checks(sides, seen.observations), ruling, settings, way)
     first = sides[BASELINE][0].measurement
     return Comparison(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -176,13 +177,14 @@ def _scope(sides: dict[str, tuple[Loaded, ...]], seen: Paired) -> str:
     return f"within {what}{how}: another measurement of the same servers may differ by more"
 
 
-def _checks(sides: dict[str, tuple[Loaded, ...]]) -> tuple[Check, ...]:
+def _checks(sides: dict[str, tuple[Loaded, ...]], observations: Sequence[Observation]) -> tuple[Check, ...]:
     void = [f"{one.path}: {why}" for side in sides.values() for one in side if (why := one.measurement.summary.void)]
     restarted = [
         f"{one.path}: {change}" for side in sides.values() for one in side for change in one.measurement.restarts or ()
     ]
     blind = any(one.measurement.restarts is None for side in sides.values() for one in side)
     return (
+        *check_baseline(observations),
         Check(
             name="client",
             ok=not void,

@@ -45,7 +45,7 @@ def settings_tree(settings: msgspec.Struct, free: Sequence[str] = FREE) -> dict[
 def _sealed(value: Any) -> Any:
     if isinstance(value, str):
         return without_secrets(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         if value and all(isinstance(item, str) for item in value):
             return list(words_without_secrets(value))
         return [_sealed(item) for item in value]

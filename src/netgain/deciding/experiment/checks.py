@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from netgain.deciding.experiment.agreement import check_counts
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.conduct import Trial
-from netgain.deciding.experiment.observation import Observation
+from netgain.deciding.experiment.observation import BASELINE, Observation
 from netgain.deciding.experiment.verdict import Check
 from netgain.measuring.client.record import ErrorKind
 from netgain.wording import count
 
 IDLE_CPU_LIMIT = 0.02  # cores
+BASELINE_LIMIT = 0.25  # of its requests
 CACHE_LIMIT = 0.01  # of prompt tokens
 CLIENT_LIMIT = 0.25  # of blocks: in one of a second or two, a single late wake-up is the p99
 FOREIGN_CPU_NOTICE = 0.10  # cores
@@ -26,6 +27,7 @@ def check_trial(trial: Trial, same_cache: bool = True) -> tuple[Check, ...]:
     return (
         _idle(trial.blocks),
         _client(trial),
+        *check_baseline(trial.observations),
         _cache(trial.observations, same_cache),
         _foreign(trial.blocks),
         *((check_counts(trial.counted),) if trial.counted else ()),
@@ -75,6 +77,25 @@ def _client(trial: Trial) -> Check:
         value=share,
         limit=CLIENT_LIMIT,
         says=told,
+    )
+
+
+def check_baseline(observations: Sequence[Observation]) -> tuple[Check, ...]:
+    """A baseline that hardly answers (it was killed, it hangs) is none: whatever is beside it looks infinitely fast."""
+    own = [seen.record for seen in observations if seen.arm == BASELINE]
+    failed = [record for record in own if not record.ok]
+    share = len(failed) / len(own) if own else 0.0
+    if share <= BASELINE_LIMIT:
+        return ()
+    return (
+        Check(
+            name="baseline",
+            ok=False,
+            value=share,
+            limit=BASELINE_LIMIT,
+            says=f"{len(failed)} of {count(len(own), 'request')} to the baseline failed, so there is nothing to compare with; "
+            f"the first: {failed[0].error}",
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from netgain.wording import count
 
 Decision = Literal["adopt", "reject", "inconclusive"]
 Finding = Literal["faster", "slower", "same", "unclear"]
+_BEYOND = 12.0  # a logarithm of a ratio of times; what was measured differs by less
 MINIMUM_EFFECT = 0.03
 
 
@@ -256,6 +257,8 @@ def _headline(void: bool, evidence: Evidence, reasons: Sequence[str], margin: fl
         return f"The run proves nothing: {reasons[0]}"
     if primary is None:
         return reasons[0]
+    if abs(math.log(primary.ratio)) > _BEYOND:  # failures count as such a time, which is none to be told
+        return f"Most requests fail on one side, so there are no times to compare: {reasons[0]}"
     if primary.interval is None:
         return f"End-to-end time {change(primary.ratio)}, without an interval: {reasons[0]}"
     low, high = primary.interval

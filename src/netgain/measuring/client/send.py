@@ -225,8 +225,10 @@ async def send(
             await _exchange(connections, prepared, answer)
     except _Failure as error:
         failure = error
-    except (StreamError, WireError) as error:
+    except StreamError as error:
         failure = _Failure(ErrorKind.MALFORMED, str(error))
+    except WireError as error:
+        failure = _Failure(ErrorKind.MALFORMED, f"the answer cannot be read: {error}")
     except zlib.error as error:
         failure = _Failure(ErrorKind.MALFORMED, f"the answer cannot be unpacked ({error})")
     except TimeoutError:
