@@ -56,8 +56,8 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Arms:
-    """Engines of one model, each with its own tiers and policy (none: without tiers). Unless it `keeps` it, what the device
-    has is forgotten before each request."""
+    """Engines of one model, each with its own tiers and policy (none: without tiers), and with settings of tiers beside them if
+    there are more: NAME=NUMBER. Unless it `keeps` it, what the device has is forgotten before each request."""
 
     def __init__(self, arms: Mapping[str, Sequence[str]], *, kv_tokens: int = 4096, keeps: bool = False) -> None:
         self._keeps = keeps
@@ -65,7 +65,8 @@ class Arms:
         for name, arm in arms.items():
             tree: dict[str, object] = {"cache": {"kv_tokens": kv_tokens}}
             if arm:
-                tree["kv"] = {"tiers": [arm[0]], "policy": arm[1]}
+                others = dict(setting.split("=") for setting in arm[2:])
+                tree["kv"] = {"tiers": [arm[0]], "policy": arm[1], **others}
             self._engines[name] = LLM(EngineConfig.model_validate(tree))
 
     def __enter__(self) -> "Arms":
@@ -107,6 +108,9 @@ class Arms:
         if kv is not None and kv.actual_s is not None and kv.warm_s and kv.why in ("load", "compute"):
             error = abs(kv.actual_s / kv.warm_s - 1)
         return Answer(done.output_ids, done.trace.first_token_s - before_s, error)
+
+    def counter(self, name: str, counter: str) -> float:
+        return self._engines[name].built.engine.tier_counters().get(counter, 0.0)
 
     def bytes_loaded(self, name: str) -> float:
         counters = self._engines[name].built.engine.tier_counters()

@@ -1,7 +1,7 @@
 """What KV beyond the device is worth on this machine, and whether the decision between loading and computing is right.
 
-python -m benchmarks.kv_tiers [--json FILE] [--repeats N] [--only warm,policy,workloads,trace,codecs] [--trace FILE]. On the
-default model:
+python -m benchmarks.kv_tiers [--json FILE] [--repeats N] [--only warm,policy,overlap,workloads,trace,codecs] [--trace FILE]. On
+the default model:
 
 warm: a process stores prefixes and is killed with -9; another one loads them (memory: within one process), always, the device's
 cache emptied and the files dropped from the page cache before each request. `warm_TIER_2048_speedup` is the cold time to first
@@ -12,6 +12,9 @@ interpolation over measured lengths (null: none was).
 policy: over links shaped from 20 MB/s to 10 GB/s, requests that always load, never load and go by measurement, by turns.
 `policy_regret` is the largest over links of measured / better of the other two - 1, by medians; `policy_median_error` the median
 of |time from admission to first token / prediction - 1| of all measured decisions.
+
+overlap: `overlap_speedup_LINK`, time to first token of a prefix of 1,024 tokens behind a shaped link and a suffix of 256 when all
+of the prefix is waited for, over that when its end comes by layers while the suffix is computed, by turns.
 
 workloads: `worst_ttft_ratio_with_policy`, the largest over bundled workloads of mean time to first token with tiers over
 without, requests by turns. trace: Mooncake's conversations at block level: `mooncake_ideal_hit_rate`, `mooncake_replay_s`.
@@ -28,7 +31,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import _kv_process, _report, codecs
+from benchmarks import _kv_overlap, _kv_process, _report, codecs
 from benchmarks._kv_process import Run, prompt_of
 from benchmarks.eviction import hit_rate, read
 from netgain.errors import NetgainError
@@ -40,7 +43,7 @@ TIERS = ("dram", "disk", "valkey")
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 RATES = ("20MB", "50MB", "100MB", "200MB", "500MB", "1GB", "2GB", "5GB", "10GB")
 POLICY_TOKENS = 1024
-PARTS = ("warm", "policy", "workloads", "trace", "codecs")
+PARTS = ("warm", "policy", "overlap", "workloads", "trace", "codecs")
 CODECS = tuple(codecs.key(name, figure) for name in NAMES for figure in ("ratio", "encode_gbps", "decode_gbps", "kl"))
 TRACES = [base / "shared/data/traces" for base in Path(__file__).resolve().parents[1:3]]
 
@@ -62,6 +65,8 @@ def main() -> None:
             figures |= _warm(tier, options.repeats, wrong, context)
     if "policy" in parts:
         figures |= _policy(options.repeats, wrong, context)
+    if "overlap" in parts:
+        figures |= _kv_overlap.measure(options.repeats, wrong, context)
     if "workloads" in parts:
         figures |= _workloads(wrong, context)
     if "trace" in parts:
@@ -81,6 +86,7 @@ def nothing_known() -> dict[str, _report.Figure]:
         **{f"break_even_tokens_{tier}": None for tier in TIERS},
         "policy_regret": None,
         "policy_median_error": None,
+        **_kv_overlap.nothing_known(),
         "worst_ttft_ratio_with_policy": None,
         "wrong_tokens": None,
         "mooncake_ideal_hit_rate": None,

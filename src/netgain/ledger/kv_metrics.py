@@ -21,6 +21,8 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     ),
     "kv_loads": ("netgain_kv_loads", "Loads that ended."),
     "kv_loads_failed": ("netgain_kv_loads_failed", "Those of them that brought less than was chosen."),
+    "kv_overlaps": ("netgain_kv_overlaps", "Loads whose last part came while what follows was computed."),
+    "kv_overlaps_late": ("netgain_kv_overlaps_late", "Such whose KV did not come in time: the step's work was void."),
     "kv_loads_cut": ("netgain_kv_loads_cut", "Loads ended early because the rest was sooner computed."),
     "kv_probes": ("netgain_kv_probes", "Reads whose only purpose was to measure a link that nobody used."),
     "kv_stores_dropped": ("netgain_kv_stores_dropped", "Blocks that were not stored because too many waited."),

@@ -177,7 +177,9 @@ class KVReuse(msgspec.Struct, kw_only=True):
     "learning", computed while another request learns; "always", as configured; "nothing_found"; "no_answer", the lookup
     took too long; "asked", the request ended before. `warm_s` and `full_s` are the predictions for what was decided and for
     computing everything, from admission to the first token; `actual_s` is the truth (None: not known). `lookup_s` was spent
-    asking the tiers, `waited_s` waiting for what they sent. `failed`: less came than was chosen."""
+    asking the tiers, `waited_s` waiting for what they sent. `failed`: less came than was chosen. `overlapped_tokens` of those
+    loaded came while what follows them was computed; `hidden_s` of the transfer were predicted to pass so (None: nothing was
+    predicted)."""
 
     why: str = "asked"
     found_tokens: int = 0
@@ -192,6 +194,8 @@ class KVReuse(msgspec.Struct, kw_only=True):
     full_s: float | None = None
     actual_s: float | None = None
     failed: bool = False
+    overlapped_tokens: int = 0
+    hidden_s: float | None = None
 
 
 class BlendCounts(msgspec.Struct, frozen=True, kw_only=True):

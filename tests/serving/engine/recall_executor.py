@@ -25,6 +25,13 @@ class RecallExecutor:
         self.tokens += batch.tokens
         if self.steps == self._fail_at:
             raise ExecutorFailed("the device fell off the bus")
+        groups = len(batch.arriving[0].starts) if batch.arriving else 1
+        missing = set()
+        for group in range(groups):
+            for one in batch.arriving:
+                if one.request_id not in missing and not await one.ready(group):
+                    missing.add(one.request_id)
+            await self.works(batch, 1 / groups)
         results = []
         for segment in batch.segments:
             assert segment.rows <= len(segment.tokens), "a row without its token has no logits"
@@ -41,6 +48,9 @@ class RecallExecutor:
             )
             results.append(SegmentResult(choices))
         return StepResult(tuple(results))
+
+    async def works(self, batch: Batch, share: float) -> None:
+        """Takes the time of so much of a step: here, none."""
 
     def close(self) -> None:
         self.memory = []
@@ -63,22 +73,41 @@ def continuation(prompt, count: int, vocab: int) -> tuple[int, ...]:
 
 
 class RecallMemory:
-    """Its memory as bytes: a token is four bytes, an unwritten slot -1."""
+    """Its memory as bytes: a token is four bytes, an unwritten slot -1. Of several layers, which are 1, 2 or 4, each has some of
+    the four, and so many others that headers are small beside them."""
 
-    def __init__(self, executor: RecallExecutor, block_tokens: int) -> None:
-        shape = Shape(kv_heads=1, head_dim=1, dtype="int32", token_bytes=4, block_tokens=block_tokens)
-        self.planes = [Plane("target", 1, shape)]
+    def __init__(self, executor: RecallExecutor, block_tokens: int, layers: int = 1) -> None:
+        self._token_bytes = 4 if layers == 1 else 8192
+        shape = Shape(kv_heads=1, head_dim=1, dtype="int32", token_bytes=self._token_bytes, block_tokens=block_tokens)
+        self.planes = [Plane("target", layers, shape)]
         self._executor = executor
         self._block_tokens = block_tokens
+        self._layers = layers
 
     def read_blocks(self, blocks):
-        size = self._block_tokens
-        memory = [
-            -1 if token is None else token for block in blocks for token in self._executor.memory[block * size :][:size]
-        ]
-        return [np.array(memory, np.int32).view(np.uint8).reshape(len(blocks), 4 * size)]
+        used = 4 // self._layers
+        rows = np.zeros((len(blocks), self._layers, self._block_tokens, self._token_bytes), np.uint8)
+        for row, block in zip(rows, blocks, strict=True):
+            row[..., :used] = self._bytes(block).swapaxes(0, 1)
+        return [rows.reshape(len(blocks), -1)]
 
     def write_blocks(self, blocks, planes) -> None:
+        self.write_layers(blocks, 0, planes[0])
+
+    def write_layers(self, blocks, first, rows) -> None:
         size = self._block_tokens
-        for block, row in zip(blocks, planes[0], strict=True):
-            self._executor.memory[block * size : (block + 1) * size] = np.frombuffer(row, np.int32).tolist()
+        for block, row in zip(blocks, rows, strict=True):
+            memory = self._bytes(block)
+            layers = np.frombuffer(row, np.uint8).reshape(-1, size, self._token_bytes)
+            memory[:, first : first + len(layers)] = layers[..., : 4 // self._layers].swapaxes(0, 1)
+            tokens = np.ascontiguousarray(memory).reshape(-1).view(np.int32).tolist()
+            self._executor.memory[block * size : (block + 1) * size] = tokens
+
+    def write_planes(self, blocks, planes) -> None:
+        assert not planes
+
+    def _bytes(self, block: int):
+        """uint8 [tokens of the block, layers, bytes that are used of a token in a layer]"""
+        size = self._block_tokens
+        tokens = [-1 if token is None else token for token in self._executor.memory[block * size :][:size]]
+        return np.array(tokens, np.int32).view(np.uint8).reshape(size, self._layers, 4 // self._layers)

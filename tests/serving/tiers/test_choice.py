@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netgain.cost.link import LinkFit
-from netgain.serving.tiers.choice import Choice, Why, choose, load_s
+from netgain.serving.tiers.choice import MOVING, NOT_LAYERED, Choice, Layered, Why, choose, layered, load_s
 
 FAST = LinkFit(0.0001, 1e10, 0.0, 10)
 SLOW = LinkFit(0.01, 1e7, 0.0, 10)
@@ -68,3 +68,55 @@ def test_the_choice_is_never_predicted_worse_than_all_or_nothing(
     assert whole_s is not None
     assert choice.warm_s <= min(choice.full_s, whole_s + compute_s(gap)) + 1e-12
     assert 0 <= choice.blocks <= gap
+
+
+def rate(block_s: float, latency_s: float = 0.0) -> LinkFit:
+    return LinkFit(latency_s, BYTES / block_s, 0.0, 10)
+
+
+def test_as_many_blocks_come_by_layers_as_pass_while_the_suffix_is_computed() -> None:
+    slow = layered([0] * 64, [rate(0.01)], BYTES, 16, 4, pass_s=0.2005 / MOVING)
+    assert slow == Layered(20, pytest.approx(0.2 * 3 / 4))
+    assert layered([0] * 64, [rate(0.001)], BYTES, 16, 4, pass_s=0.2).blocks == 64
+
+
+def test_blocks_come_whole_where_layers_would_gain_nothing() -> None:
+    assert layered([0] * 64, [rate(0.01)], BYTES, 16, 1, 0.2) == NOT_LAYERED, "one group"
+    assert layered([0] * 64, [None], BYTES, 16, 4, 0.2) == NOT_LAYERED, "the link is not known"
+    assert layered([], [rate(0.01)], BYTES, 16, 4, 0.2) == NOT_LAYERED
+    assert layered([0] * 64, [rate(0.01)], BYTES, 16, 4, 0.005) == NOT_LAYERED, "not a block passes in that time"
+    assert layered([0] * 64, [rate(1e-5)], BYTES, 16, 4, 0.2) == NOT_LAYERED, "all of it is nearly nothing"
+    assert layered([0] * 64, [rate(0.01)], BYTES, 16, 4, 0.2, share=0.01) == NOT_LAYERED, (
+        "the step becomes as much longer"
+    )
+
+
+def test_only_blocks_of_one_tier_come_by_layers_together() -> None:
+    assert layered([0] * 40 + [1] * 3, [rate(0.001), rate(0.01)], BYTES, 16, 4, 0.2).blocks == 3
+
+
+@given(
+    st.integers(1, 200),
+    st.floats(0, 0.02),
+    st.floats(1e-5, 0.05),
+    st.integers(1, 16),
+    st.integers(2, 16),
+    st.floats(0, 2),
+)
+def test_what_comes_by_layers_comes_within_the_pass(
+    blocks: int, latency_s: float, block_s: float, group: int, groups: int, pass_s: float
+) -> None:
+    found = layered([0] * blocks, [rate(block_s, latency_s)], BYTES, group, groups, pass_s)
+    exchanges = groups * -(-found.blocks // group)
+    assert found.blocks * block_s + exchanges * latency_s <= pass_s * (1 + 1e-6)
+    assert found.hidden_s <= found.blocks * block_s
+
+
+def test_what_is_hidden_is_in_the_choice() -> None:
+    apart = choose([0] * 40, [rate(0.004)], BYTES, prefill(50))
+    overlapped = choose([0] * 40, [rate(0.004)], BYTES, prefill(50), hidden_s=lambda blocks: 0.001 * blocks)
+    assert overlapped.hidden_s == pytest.approx(0.001 * overlapped.blocks)
+    assert apart.warm_s is not None
+    assert overlapped.warm_s == pytest.approx(apart.warm_s - overlapped.hidden_s)
+    compute = choose([0] * 40, [SLOW], BYTES, prefill(50), hidden_s=lambda blocks: 0.001 * blocks)
+    assert (compute.why, compute.hidden_s) == (Why.COMPUTE, 0.0)

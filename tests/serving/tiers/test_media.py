@@ -11,13 +11,14 @@ from netgain.ledger.clock import WallClock
 from netgain.serving.tiers.disk import DiskMedium
 from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import LRU
+from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import Medium
-from netgain.serving.tiers.object import Reason, unpack_head
+from netgain.serving.tiers.object import Reason, pack, unpack_head
 from netgain.serving.tiers.objects import ObjectsMedium, ObjectsOptions
 from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions
 from netgain.serving.tiers.shaped import ShapedMedium
 from netgain.serving.tiers.tier import Tier, TierOptions
-from tests.serving.tiers.samples import packed, several
+from tests.serving.tiers.samples import SHAPE, packed, several, stored
 
 ROOM = 1 << 26
 TOO_LONG = packed(1)[1] + b"more"
@@ -73,6 +74,33 @@ async def test_what_was_stored_is_read_in_the_order_asked_for(tier: Tier) -> Non
     assert heads is not None
     assert [None if data is None else unpack_head(data).stored.part.address() for data in heads] == [*asked[:-1], None]
     assert (tier.stats().hits, tier.stats().misses) == (20, 1)
+
+
+async def test_layers_come_one_group_after_the_other(tier: Tier) -> None:
+    kept = [stored(number, layers=30) for number in range(20)]
+    for one in kept:
+        await tier.put(one.part.address(), pack(one))
+    size = 4 * SHAPE.token_bytes
+    asked = [LayeredObject(one.part.address(), size) for one in kept]
+    missing = LayeredObject(stored(99, layers=30).part.address(), size)
+    assert await tier.get_layers([missing], 8) == [None]
+    for first, end in ((0, 8), (8, 20), (20, 30)):
+        found = await tier.get_layers(asked, end)
+        payloads = [bytes(one.payload)[first * size : end * size] for one in kept]
+        assert [None if data is None else bytes(data) for data in found] == payloads
+    assert [one.whole() for one in asked] == [pack(one) for one in kept]
+    assert (tier.stats().hits, tier.stats().misses) == (20, 1)
+
+
+async def test_what_is_damaged_in_a_late_layer_is_refused_then_and_removed(tier: Tier) -> None:
+    one = stored(1, layers=30)
+    address, data = one.part.address(), pack(one)
+    await tier.put(address, data[:-1] + bytes([data[-1] ^ 1]))
+    asked = [LayeredObject(address, 4 * SHAPE.token_bytes)]
+    assert await tier.get_layers(asked, 20) != [None]
+    assert await tier.get_layers(asked, 30) == [None]
+    assert tier.stats().refused == {Reason.DAMAGED: 1}
+    assert await tier.contains([address]) == [False]
 
 
 async def test_nothing_asked_for_is_nothing_found(tier: Tier) -> None:

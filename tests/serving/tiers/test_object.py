@@ -142,5 +142,5 @@ def test_what_cannot_be_kv_is_not_packed() -> None:
 
 
 def test_the_form_is_the_one_that_was_written_down() -> None:
-    assert blake3(pack(stored(7))).hexdigest() == "bf7a2ee360dbf6f9946847017b5128ab01bc671f475dc15972167c1639caa0e6"
+    assert blake3(pack(stored(7))).hexdigest() == "7fb383569863924a0c57ecb45a1cd20d7f079c962cbc6989933cfd719b154fed"
     assert ADDRESS.hex() == "a6fe428767cf42f96769e406e4544678aba07fdf4a04f085ac9adb74563e9dcf"

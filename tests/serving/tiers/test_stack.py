@@ -10,10 +10,12 @@ from netgain.ledger.clock import VirtualClock, WallClock
 from netgain.serving.tiers.disk import DiskMedium
 from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import LRU
+from netgain.serving.tiers.layered import LayeredObject
+from netgain.serving.tiers.object import pack
 from netgain.serving.tiers.shaped import ShapedMedium
 from netgain.serving.tiers.stack import Stack
 from netgain.serving.tiers.tier import Tier
-from tests.serving.tiers.samples import packed, several
+from tests.serving.tiers.samples import SHAPE, packed, several, stored
 from tests.serving.tiers.test_tier import on, slow
 
 SIZE = len(packed(0)[1])
@@ -38,6 +40,27 @@ async def test_what_memory_gave_up_comes_from_disk_and_is_promoted(tmp_path: Pat
     assert await stack.locate(first) == [0, 0, 0]
     assert stack.stats().promoted == (0, 3)
     await stack.close()
+    await stack.close()
+
+
+async def test_layers_come_each_object_from_the_tier_that_has_it_and_are_promoted_once_whole(tmp_path: Path) -> None:
+    stack = memory_over_disk(tmp_path)
+    memory, disk = stack.tiers
+    kept = [stored(number, layers=30) for number in range(6)]
+    for number, one in enumerate(kept):
+        await (memory if number % 2 else disk).put(one.part.address(), pack(one))
+    damaged = pack(kept[0])[:100] + b"\xff" + pack(kept[0])[101:]
+    await memory.put(kept[0].part.address(), damaged)
+    asked = [LayeredObject(one.part.address(), 4 * SHAPE.token_bytes) for one in kept]
+    for end in (10, 20):
+        assert None not in await stack.load_layers(asked, end)
+    assert [one.tier for one in asked] == [1, 0, 1, 0, 1, 0]
+    await stack.settle()
+    assert stack.stats().promoted == (0, 0)
+    assert None not in await stack.load_layers(asked, 30)
+    await stack.settle()
+    assert stack.stats().promoted == (0, 3)
+    assert await memory.get([one.part.address() for one in kept]) == [pack(one) for one in kept]
     await stack.close()
 
 

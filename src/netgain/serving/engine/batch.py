@@ -1,5 +1,7 @@
 """What one step computes (Batch) and what comes out (StepResult): plain data between the step loop and any executor."""
 
+from typing import Protocol
+
 import msgspec
 import numpy as np
 
@@ -45,10 +47,29 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     salt: bytes = b""
 
 
+class Arriving(Protocol):
+    """KV of the tokens before a segment that comes while the batch is computed, group of layers by group of layers."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first layer of each group; the same for all of a batch."""
+        ...
+
+    async def ready(self, group: int) -> bool:
+        """Returns, after a bounded time, once the KV of the group's layers is in memory, and must be asked before these
+        layers read it. False: it does not come, or not in time; what the segment gives then is of no use."""
+        ...
+
+
 class Batch(msgspec.Struct, frozen=True):
-    """The segments of one step, at most one per request."""
+    """The segments of one step, at most one per request. An executor asks each of `arriving` for every group of layers, in
+    order, until one is missing; the result of a segment of which one is missing is not read."""
 
     segments: tuple[Segment, ...]
+    arriving: tuple[Arriving, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -159,6 +159,7 @@ class Engine:
             plan, drafts = await drafting.by_model(plan, self._generations)
             ready_s = self._clock.now() if drafts else scheduled_s
         result = StepResult(())
+        arriving = () if self._tiering is None else self._tiering.arriving(plan)
         if plan.work:
             masks: dict[str, Masks] = {}
             if self._constrained and self._grammars is not None:
@@ -174,10 +175,18 @@ class Engine:
                 )
                 for work in plan.work
             )
-            result = await self._execute(Batch(segments))
+            self._in_flight = frozenset(work.sequence.id for work in plan.work)
+            if arriving:  # the loop's owner may go on meanwhile: nothing that the plan names may end
+                self._in_flight |= {one.sequence.id for one in plan.admitted} | {one.id for one in plan.preempted}
+            result = await self._execute(Batch(segments, arriving))
         executed_s = self._clock.now()
+        void = frozenset[str]()
+        if arriving and self._tiering is not None:
+            void = self._tiering.passed(arriving, executed_s - ready_s)
         committed = [
-            self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), part)
+            NOTHING
+            if work.sequence.id in void and part.error is None
+            else self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), part)
             for work, part in zip(plan.work, result.segments, strict=True)
         ]
         finished_s = self._clock.now()
@@ -187,8 +196,11 @@ class Engine:
             drafting.turned(plan, finished_s - started_s, drafted_s - started_s + ready_s - scheduled_s)
         for work, part in zip(plan.work, committed, strict=True):
             self._report(self._generations[work.sequence.id], part)
+        for request_id in tuple(self._aborted):  # what the plan named and gave no work
+            self._end(self._generations[request_id], "abort")
         if self._tiering is not None:
-            self._tiering.computed(plan, executed_s - ready_s)
+            if not arriving:
+                self._tiering.computed(plan, executed_s - ready_s)
             if not plan.work and not self._outbox and self._tiering.waits:
                 await self._tiering.wait(self._deadlines.next_s)
                 self._accounts.nothing_runs()
@@ -267,7 +279,6 @@ class Engine:
                 self._end(generation, "deadline")
 
     async def _execute(self, batch: Batch) -> StepResult:
-        self._in_flight = frozenset(segment.request_id for segment in batch.segments)
         try:
             return await self.executor.execute(batch)
         except ExecutorFailed as failure:

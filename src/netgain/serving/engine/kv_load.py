@@ -1,13 +1,18 @@
 """What one request gets from tiers, from the question until its KV is in the pool; and the bounds on all of it."""
 
+import statistics
 from collections.abc import Sequence
 from itertools import takewhile
 
 import msgspec
 
+from netgain.cost.link import LinkFit
 from netgain.ledger.records import KVReuse
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.sequence import Sequence as Queued
+from netgain.serving.tiers.layered import LayersLoaded
+
+_HARDLY = 0.1  # of a pass
 
 
 class TieringOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,7 +20,8 @@ class TieringOptions(msgspec.Struct, frozen=True, kw_only=True):
     (KV is stored all the same). `lookup_s` and `load_s` bound the waits of one request for an answer and for its KV; the
     measured policy sets shorter ones. `ahead_bytes` may be fetched for requests that still wait in the queue, `room_bytes`
     copied and not yet queued at the tiers. `group` blocks come in one exchange. `close_s`: so long the end waits for what
-    is still to be stored. `pin_s`: no request's prefix is kept from eviction for longer (see Request.pin_s)."""
+    is still to be stored. `pin_s`: no request's prefix is kept from eviction for longer (see Request.pin_s). `layer_groups`: the
+    last blocks of a prefix may come in about so many groups of layers, while what follows is computed; 1: all come whole."""
 
     policy: str = "measured"
     lookup_s: float = 0.5
@@ -25,11 +31,55 @@ class TieringOptions(msgspec.Struct, frozen=True, kw_only=True):
     group: int = 16
     close_s: float = 1.0
     pin_s: float = 3600.0
+    layer_groups: int = 6
+
+
+class Tail:
+    """The blocks of a load from the one numbered `first` on, which come by groups of layers; `starts` are the first layers of the
+    groups. `placed` of them are in the pool."""
+
+    __slots__ = ("arrived", "barred", "came_s", "first", "passing", "placed", "starts", "took_s")
+
+    def __init__(self, first: int, starts: tuple[int, ...]) -> None:
+        self.first = first
+        self.starts = starts
+        self.arrived: list[LayersLoaded | None] = []  # None: placed
+        self.placed = 0
+        self.took_s: list[float] = []  # each group
+        self.came_s = 0.0  # when the last group did
+        self.passing = False  # what follows is computed meanwhile
+        self.barred = False  # it was, and had to wait too long
+
+    @property
+    def groups(self) -> int:
+        return len(self.starts)
+
+    @property
+    def to_place(self) -> bool:
+        return self.placed < len(self.arrived)
+
+    @property
+    def complete(self) -> bool:
+        return self.placed == self.groups
+
+    def hidden_by(self, pass_s: float, now_s: float) -> bool:
+        """Whether a pass that takes `pass_s` and begins now finds each group there when it comes to it, or hardly has to wait,
+        going by how long the groups took that have come."""
+        came = len(self.took_s)
+        if not came:
+            return False
+        each_s = max(statistics.median(self.took_s), self.took_s[-1])
+        since_s = now_s - self.came_s
+        return all(
+            (group + 1 - came) * each_s - since_s <= (group / self.groups + _HARDLY) * pass_s
+            for group in range(came, self.groups)
+        )
 
 
 class Load:
     """What one request gets from tiers. Blocks are numbered from `base`, how many the device had; `next` is the first that is
-    not in the pool yet, `end` where loading ends. `since_s`: the request waits for it."""
+    not in the pool yet, `end` where loading ends. Those from `tail` on come by layers (see Tail), if it is there. `since_s`: the
+    request waits for it."""
 
     __slots__ = (
         "arrived",
@@ -44,11 +94,14 @@ class Load:
         "generation",
         "held_bytes",
         "keys",
+        "links",
         "next",
         "over",
         "places",
         "since_s",
+        "tail",
         "until_s",
+        "waited_s",
     )
 
     def __init__(self, generation: Generation, base: int, keys: Sequence[bytes], now_s: float, until_s: float) -> None:
@@ -58,11 +111,13 @@ class Load:
         self.begun_s = now_s
         self.until_s = until_s
         self.places: tuple[int, ...] = ()
+        self.links: tuple[LinkFit | None, ...] = ()  # what loading from each tier cost when it was asked
+        self.tail: Tail | None = None
         self.arrived: list[tuple[memoryview, ...] | None] = []
         self.first = self.next = self.end = 0
         self.since_s: float | None = None
         self.expected_s: float | None = None  # of loading, by the newest prediction
-        self.busy_s = 0.0
+        self.busy_s = self.waited_s = 0.0
         self.bytes = self.held_bytes = 0
         self.over = False  # nothing more will come
         self.cancelled = False  # nothing more is wanted; read by the job that fetches
@@ -85,8 +140,10 @@ class Load:
         """Whether nothing can be done for it before tiers answer."""
         if self.since_s is None:
             return not self.located
+        if self.tail is not None and (self.tail.passing or self.tail.to_place):
+            return False
         return not self.over and not self.ready()
 
     def ready(self) -> int:
-        """How many blocks have come that can be placed."""
+        """How many whole blocks have come that can be placed."""
         return sum(1 for _ in takewhile(lambda block: block is not None, self.arrived[self.next : self.end]))

@@ -1,5 +1,7 @@
 """Load or compute, for one request: the links as learnt, the copy into the pool behind them, and what computing would take."""
 
+import statistics
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -8,20 +10,51 @@ from netgain.cost.link import LinkEstimate, LinkFit
 from netgain.serving.engine.kv_load import Load, TieringOptions
 from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.sequence import Sequence as Queued
-from netgain.serving.tiers.choice import Choice, Why, choose
+from netgain.serving.tiers.choice import NOT_LAYERED, Choice, Layered, Why, choose, layered
 
 LEAST_WAIT_S = 0.02  # no load is given up before
+_LEAST_KNOWN = 3
+_ASKED_AGAIN = 50  # loads
+
+
+class Hiding:
+    """What of a transfer really is hidden behind a step: where it needs the processor, too, the step takes longer."""
+
+    def __init__(self) -> None:
+        self._kept: deque[float] = deque(maxlen=16)
+        self._asked = 0
+
+    def observed(self, hidden_s: float, lost_s: float) -> None:
+        """Of `hidden_s` that were to be hidden, the step took `lost_s` longer than without."""
+        self._kept.append(min(1.0, max(0.0, 1.0 - lost_s / hidden_s)))
+        self._asked = 0
+
+    def asked(self) -> None:
+        """A load begins, which may or may not be hidden."""
+        self._asked += 1
+
+    @property
+    def share(self) -> float:
+        """What of a transfer is hidden: 1 before it is known, and again after many loads of which nothing was learnt."""
+        if len(self._kept) < _LEAST_KNOWN or self._asked > _ASKED_AGAIN:
+            return 1.0
+        return statistics.median(self._kept)
 
 
 class LoadChoice:
-    """`placing` learns what copying into the pool costs; `object_bytes` is what a block takes in tiers."""
+    """`placing` learns what copying into the pool costs, `hiding` what of a transfer a step hides; `object_bytes` is what a block
+    takes in tiers, and `layer_groups` in how many groups of layers blocks can be had."""
 
-    def __init__(self, cost: PrefillCost, options: TieringOptions, block_tokens: int, object_bytes: int) -> None:
+    def __init__(
+        self, cost: PrefillCost, options: TieringOptions, block_tokens: int, object_bytes: int, layer_groups: int = 1
+    ) -> None:
         self.cost = cost
         self.placing = LinkEstimate()
+        self.hiding = Hiding()
         self._options = options
         self._block_tokens = block_tokens
         self._object_bytes = object_bytes
+        self.layer_groups = layer_groups
 
     def compute_s(self, sequence: Queued, blocks: int) -> float | None:
         """To compute what follows the first `blocks` blocks."""
@@ -40,13 +73,31 @@ class LoadChoice:
             self._object_bytes,
             lambda blocks: self.compute_s(load.sequence, start + blocks),
             self._options.group,
+            lambda blocks: self._layered(load, first, blocks, links).hidden_s,
         )
+
+    def tail_blocks(self, load: Load, first: int) -> int:
+        """How many of the last blocks of a load that begins with the one numbered `first` should come by layers."""
+        self.hiding.asked()
+        return self._layered(load, first, load.end - first, load.links).blocks
+
+    def pass_s(self, sequence: Queued, blocks: int) -> float | None:
+        """The first step of what follows the first `blocks` blocks."""
+        return self.cost.first_step_s(blocks * self._block_tokens, sequence.length)
+
+    def _layered(self, load: Load, first: int, blocks: int, links: Sequence[LinkFit | None]) -> Layered:
+        pass_s = self.pass_s(load.sequence, load.base + first + blocks) if self.layer_groups > 1 else None
+        if pass_s is None:
+            return NOT_LAYERED
+        places = load.places[first : first + blocks]
+        share = self.hiding.share
+        return layered(places, links, self._object_bytes, self._options.group, self.layer_groups, pass_s, share)
 
     def expect(self, load: Load, choice: Choice, end: int) -> None:
         """How long the choice says that loading up to `end` takes."""
         rest_s = self.compute_s(load.sequence, load.base + end)
         if choice.warm_s is not None and rest_s is not None:
-            load.expected_s = max(0.0, choice.warm_s - rest_s)
+            load.expected_s = max(0.0, choice.warm_s + choice.hidden_s - rest_s)
 
     def bound_s(self, load: Load) -> float:
         """Seconds that a request may wait for its load."""

@@ -28,6 +28,10 @@ class PrefillCost:
             self._corrections.append(seconds / curve.prefill(tokens, context).seconds)
             self._correction = statistics.median(self._corrections)
 
+    def first_step_s(self, start: int, end: int) -> float | None:
+        """Of `seconds`, the first step's."""
+        return self.seconds(start, min(end, start + self._chunk_tokens))
+
     def seconds(self, start: int, end: int) -> float | None:
         """To compute the tokens from `start` to `end`, in chunks; None while nothing is known."""
         curve = self._curve()

@@ -24,7 +24,8 @@ class Executor(Protocol):
 
 
 class BlockMemory(Protocol):
-    """The KV memory of an executor as bytes, block by block, for what moves KV elsewhere. Used between steps only."""
+    """The KV memory of an executor as bytes, block by block, for what moves KV elsewhere. Used between steps only, but for
+    `write_layers`, which is also used while a batch waits for layers that arrive."""
 
     @property
     def planes(self) -> Sequence[Plane]:
@@ -37,6 +38,15 @@ class BlockMemory(Protocol):
 
     def write_blocks(self, blocks: Sequence[int], planes: Sequence[Sequence[memoryview]]) -> None:
         """The reverse: planes[p][i] are the bytes of plane p of block blocks[i]."""
+        ...
+
+    def write_layers(self, blocks: Sequence[int], first: int, rows: Sequence[memoryview]) -> None:
+        """Write some layers of the first plane, from the one numbered `first` on: rows[i] are their bytes in block blocks[i],
+        as many layers as there are bytes for."""
+        ...
+
+    def write_planes(self, blocks: Sequence[int], planes: Sequence[Sequence[memoryview]]) -> None:
+        """As `write_blocks`, of all planes but the first."""
         ...
 
 

@@ -208,11 +208,23 @@ class Scheduler:
     def loaded(self, sequence: Sequence, blocks: int) -> None:
         """The KV of a LOADING sequence's first `blocks` blocks is there and becomes findable; the rest is to be computed."""
         self._publish(sequence, blocks)
-        sequence.computed = blocks * self.block_tokens
+        self._begin_behind(sequence, blocks)
         if not sequence.preemptions:
             sequence.cached_tokens = sequence.computed
         sequence.to_load = 0
-        sequence.state = SequenceState.PREFILLING
+        sequence.arriving = False
+
+    def arriving(self, sequence: Sequence, blocks: int) -> None:
+        """The KV of a LOADING sequence's first `blocks` blocks will be there when the layers that read it are computed: the rest
+        is computed in the next steps. `loaded` or `not_arrived` must follow, before what such a step gave is committed."""
+        self._begin_behind(sequence, blocks)
+        sequence.arriving = True
+
+    def not_arrived(self, sequence: Sequence) -> None:
+        """It was not: what was computed behind it is void, and the sequence is LOADING again."""
+        sequence.computed = sequence.published * self.block_tokens
+        sequence.arriving = False
+        sequence.state = SequenceState.LOADING
 
     def check(self) -> None:
         """Raise AssertionError unless pool and sequences agree on every block."""
@@ -228,11 +240,16 @@ class Scheduler:
             assert sequence.state is SequenceState.WAITING, f"a sequence in the queue is {sequence.state}"
         assert self.pool.references() == held, "references differ from what sequences hold"
 
+    def _begin_behind(self, sequence: Sequence, blocks: int) -> None:
+        sequence.computed = blocks * self.block_tokens
+        sequence.state = SequenceState.PREFILLING
+
     def _comes(self, sequence: Sequence) -> bool:
         """Whether what it misses first is being loaded for another."""
         found = len(self.pool.lookup(sequence.keys))
         return any(
-            other.state is SequenceState.LOADING and other.keys[found : found + 1] == sequence.keys[found : found + 1]
+            (other.arriving or other.state is SequenceState.LOADING)
+            and other.keys[found : found + 1] == sequence.keys[found : found + 1]
             for other in self.running
         )
 
@@ -337,6 +354,7 @@ class Scheduler:
         sequence.blocks = ()
         sequence.computed = sequence.published = sequence.drafts = 0
         sequence.to_load = 0
+        sequence.arriving = False
 
     def _missing(self, sequence: Sequence, tokens: int) -> int:
         return self._blocks_for(tokens) - len(sequence.blocks)

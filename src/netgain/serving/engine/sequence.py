@@ -23,11 +23,13 @@ class Sequence:
     prefilled in one step, however long. The queue is in order of `priority` (lower first),
     then `arrival`, which the scheduler numbers.
 
-    Of the first `to_load` blocks, those from `load_from` on are to come from tiers; None: the tiers are still asked.
+    Of the first `to_load` blocks, those from `load_from` on are to come from tiers; None: the tiers are still asked. While they
+    are `arriving`, what follows them is computed already.
     """
 
     __slots__ = (
         "arrival",
+        "arriving",
         "blocks",
         "cached_tokens",
         "computed",
@@ -76,6 +78,7 @@ class Sequence:
         self.scored = 0
         self.load_from = 0
         self.to_load: int | None = 0
+        self.arriving = False
 
 
 def sequence_of(request: Request, keys: list[bytes], block_tokens: int) -> Sequence:

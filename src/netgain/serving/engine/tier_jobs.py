@@ -9,6 +9,7 @@ from typing import TypeVar
 from netgain.serving.engine.kv_load import Load, TieringOptions
 from netgain.serving.engine.mailbox import Mailbox
 from netgain.serving.tiers.kv_store import KVStore, Loaded, Located
+from netgain.serving.tiers.layered import LayersLoaded
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -29,18 +30,30 @@ async def fetch(
     options: TieringOptions,
     mailbox: Mailbox,
     arrived: Callable[[Load, int, Loaded | None, float], None],
+    layers_arrived: Callable[[Load, LayersLoaded | None, float], None],
 ) -> None:
-    """The blocks from the one numbered `first` on, group by group, until something is missing or nothing more is wanted."""
-    while first < load.end and not load.cancelled:
+    """The blocks from the one numbered `first` on, group by group, until something is missing or nothing more is wanted; those of
+    the tail, if there is one, by layers."""
+    tail, root, end = load.tail, load.generation.chain.root, load.end
+    whole = end if tail is None else tail.first
+    while first < whole and not load.cancelled:
         # what a link costs is learnt from one block: its size against that of the groups tells latency from bandwidth
-        count = 1 if learns else min(options.group, load.end - first)
+        count = 1 if learns else min(options.group, whole - first)
         learns = False
         keys = load.keys[first : first + count]
-        loaded = await _harmless(store.load(load.generation.chain.root, keys, options.load_s))
+        loaded = await _harmless(store.load(root, keys, options.load_s))
         mailbox.post(partial(arrived, load, first, loaded))
         if loaded is None or None in loaded.blocks:
             return
         first += count
+    if tail is None or load.cancelled:
+        return
+    blocks = store.by_layers(root, load.keys[tail.first : end], tail.starts)
+    for group in range(tail.groups):
+        layers = await _harmless(blocks.load(group, options.load_s))
+        mailbox.post(partial(layers_arrived, load, layers))
+        if layers is None or not layers.complete or load.cancelled:
+            return
 
 
 async def probe(store: KVStore, root: bytes, keys: Sequence[bytes], options: TieringOptions) -> None:

@@ -12,10 +12,12 @@ from netgain.ledger.records import KVReuse
 from netgain.ledger.stage import Stage
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.engine import tier_jobs
+from netgain.serving.engine.arriving import ArrivingTail, Overlaps
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.kv_load import Load, TieringOptions
 from netgain.serving.engine.load_choice import LEAST_WAIT_S, LoadChoice
 from netgain.serving.engine.mailbox import Mailbox
+from netgain.serving.engine.placing import PLACED_AT_ONCE, Placing
 from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.protocols import BlockMemory
 from netgain.serving.engine.scheduler import Published, Scheduler, StepPlan
@@ -24,9 +26,9 @@ from netgain.serving.engine.storing import Storing
 from netgain.serving.engine.tier_report import handoffs, named_counters
 from netgain.serving.tiers.choice import Choice, Why
 from netgain.serving.tiers.kv_store import KVStore, Loaded, Located
+from netgain.serving.tiers.layered import LayersLoaded, group_starts
 from netgain.serving.tiers.runner import Runner
 
-PLACED_AT_ONCE = 64  # blocks copied into the pool between two steps, so that running requests are not held up
 PROBE_EVERY_S = 10.0  # a link that nobody uses is measured again so often, when there is something to read
 PATIENCE_S = 0.002  # a step is held back for so long, once per request, rather than go without a near answer
 
@@ -48,9 +50,11 @@ class Tiering:
         rewritten: Callable[[Sequence[int]], None] = lambda blocks: None,
     ) -> None:
         self._options = options or TieringOptions()
-        self._choice = LoadChoice(cost, self._options, scheduler.block_tokens, store.object_bytes)
-        self._store, self._memory, self._scheduler, self._runner = store, memory, scheduler, runner
-        self._clock, self._collector, self._rewritten = clock, collector, rewritten
+        starts = group_starts(store.planes[0].layers, 1 if store.only_whole else self._options.layer_groups)
+        self._choice = LoadChoice(cost, self._options, scheduler.block_tokens, store.object_bytes, len(starts))
+        self._store, self._scheduler, self._runner = store, scheduler, runner
+        self._clock, self._collector = clock, collector
+        self._placing = Placing(memory, store.block_bytes, self._choice.placing, clock, rewritten)
         self._block_tokens = scheduler.block_tokens
         self.storing = Storing(
             store,
@@ -73,6 +77,7 @@ class Tiering:
         self._learning: set[int] = set()  # tiers that are read for the first time
         self._mailbox = Mailbox(clock)
         self.counts: Counter[str] = Counter()
+        self._overlaps = Overlaps(scheduler, self._choice, self._placing, self._mailbox, clock, starts, self.counts)
 
     def root(self, namespace: Namespace, salt: bytes) -> bytes:
         """The root of the keys of requests with that salt, which their KV is stored under, too."""
@@ -147,6 +152,19 @@ class Tiering:
             else:  # the device has it by now, or lost what came before it
                 self._drop(load, now_s)
 
+    def arriving(self, plan: StepPlan) -> tuple[ArrivingTail, ...]:
+        """What the plan computes behind KV that is still to come."""
+        return self._overlaps.of(plan, self._loads) if self._loads else ()
+
+    def passed(self, arriving: Sequence[ArrivingTail], seconds: float) -> frozenset[str]:
+        """The step is computed, in so many seconds. Returns the requests whose KV did not come in time: what it gave them is
+        void, and they wait for the rest, or compute what does not come."""
+        now_s = self._clock.now()
+        void = [one.request_id for one in arriving if not self._overlaps.passed(one, now_s, seconds)]
+        for one in arriving:
+            self._place(one.load, now_s)
+        return frozenset(void)
+
     def computed(self, plan: StepPlan, seconds: float) -> None:
         """A step took so long: one that held a single piece of a prompt tells what prefill costs."""
         if len(plan.work) == 1 and plan.work[0].prefill:
@@ -208,6 +226,7 @@ class Tiering:
             self._lookups_s.append(found.seconds)
         places = () if found is None else found.places
         self._there[load.sequence.id] = dict(zip(load.keys, places, strict=False))
+        load.links = () if found is None else found.links
         load.places = tuple(place for place in takewhile(lambda place: place is not None, places) if place is not None)
         kv.found_tokens += len(load.places) * self._block_tokens
         self.counts["kv_lookups_hit"] += bool(load.places)
@@ -216,6 +235,7 @@ class Tiering:
         if choice.why is Why.LEARN and self._learning.intersection(load.places[: choice.blocks]):
             choice = Choice(0, choice.full_s, choice.full_s, Why.LEARNING)
         kv.why, kv.warm_s, kv.full_s = choice.why.value, choice.warm_s, choice.full_s
+        kv.hidden_s = choice.hidden_s if choice.why is Why.LOAD else None
         self._choice.expect(load, choice, choice.blocks)
         if not choice.blocks:
             self.counts["kv_recompute_chosen"] += choice.why is Why.COMPUTE
@@ -237,8 +257,12 @@ class Tiering:
         learns = load.kv.why == Why.LEARN
         if learns:
             self._learning.update(load.places[first : load.end])
+        else:
+            load.tail = self._overlaps.tail(load, first)
         self._runner.start(
-            tier_jobs.fetch(self._store, load, first, learns, self._options, self._mailbox, self._arrived)
+            tier_jobs.fetch(
+                self._store, load, first, learns, self._options, self._mailbox, self._arrived, self._layers_arrived
+            )
         )
 
     def _arrived(self, load: Load, first: int, loaded: Loaded | None, now_s: float) -> None:
@@ -267,10 +291,28 @@ class Tiering:
                 if load.since_s is not None:
                     load.until_s = now_s + self._choice.bound_s(load)
             return
-        load.end, load.cancelled = end, True
+        load.end, load.cancelled, load.tail = end, True, None
         self.counts["kv_loads_cut"] += 1
         if load.since_s is None:
             load.sequence.to_load = load.base + end
+
+    def _layers_arrived(self, load: Load, layers: LayersLoaded | None, now_s: float) -> None:
+        tail = load.tail
+        if tail is None or self._loads.get(load.sequence.id) is not load:
+            if layers is not None and layers.complete:
+                self.counts["kv_wasted_tokens"] += len(layers.layers) * self._block_tokens // self._choice.layer_groups
+            return
+        if layers is not None:
+            load.busy_s += layers.seconds
+            load.bytes += layers.bytes
+        if layers is None or not layers.complete:
+            load.over = True
+            return
+        tail.arrived.append(layers)
+        tail.took_s.append(layers.seconds)
+        tail.came_s = now_s
+        for tier in set(load.places[tail.first : load.end]):
+            self._sampled_s[tier] = now_s
 
     def _begin(self, load: Load, now_s: float) -> None:
         """The request has its blocks, and waits."""
@@ -282,48 +324,55 @@ class Tiering:
         self._place(load, now_s)
 
     def _place(self, load: Load, now_s: float) -> None:
-        """Copy what has come into the pool; the request goes on once that is all."""
-        count = min(load.ready(), PLACED_AT_ONCE)
-        if count:
-            blocks = load.sequence.blocks[load.base + load.next : load.base + load.next + count]
-            parts = [part for part in load.arrived[load.next : load.next + count] if part is not None]
-            began_s = self._clock.now()
-            self._memory.write_blocks(blocks, tuple(zip(*parts, strict=True)))
-            self._choice.placing.add(count * self._store.block_bytes, self._clock.now() - began_s)
-            self._rewritten(blocks)
-            load.arrived[load.next : load.next + count] = [None] * count
-            load.next += count
+        """Bring what has come into the pool. The request goes on once that is all, or the rest is predicted to come before it is
+        read."""
+        self._placing.blocks(load)
+        tail = load.tail
+        if tail is not None and load.next >= tail.first:
+            self._placing.layers(load, PLACED_AT_ONCE)
+            if tail.complete:
+                load.next = load.end
+            elif self._overlaps.may_begin(load, tail, now_s):
+                self._waited(load, now_s)
+                self._overlaps.begin(load, tail)
         if load.next >= load.end or (load.over and not load.ready()):
             self._finish(load, self._clock.now())
 
+    def _waited(self, load: Load, now_s: float) -> None:
+        """The request's wait for its KV is over, or goes on unseen."""
+        if load.since_s is not None and not (load.tail is not None and load.tail.passing):
+            load.generation.timeline.add(Stage.KV_LOAD, load.since_s, now_s)
+            load.waited_s += now_s - load.since_s
+
     def _finish(self, load: Load, now_s: float) -> None:
-        assert load.since_s is not None
+        self._waited(load, now_s)
         kv, loaded = load.kv, load.next - load.first
         self._scheduler.loaded(load.sequence, load.base + load.next)
-        load.generation.timeline.add(Stage.KV_LOAD, load.since_s, now_s)
-        waited_s = now_s - load.since_s
         failed = load.next < load.end
         kv.loaded_tokens += loaded * self._block_tokens
-        kv.waited_s += waited_s
+        kv.waited_s += load.waited_s
         kv.bytes += load.bytes
         kv.failed = kv.failed or failed
+        if failed and load.tail is not None:
+            self._wasted(load, len(load.tail.took_s) * (load.end - load.tail.first) // load.tail.groups)
         kv.source = "+".join(self._store.tiers[tier] for tier in sorted(set(load.places[load.first : load.end])))
         self.counts["kv_loads"] += 1
         self.counts["kv_loads_failed"] += failed
         self.counts["kv_loaded_tokens"] += loaded * self._block_tokens
-        for handoff in handoffs(load, self._store, self._block_tokens, now_s, waited_s):
+        for handoff in handoffs(load, self._store, self._block_tokens, now_s, load.waited_s):
             self._collector.handoff(handoff)
         self._forget(load)
 
     def _drop(self, load: Load, now_s: float) -> None:
         """What has come is of no use any more."""
-        wasted = (sum(block is not None for block in load.arrived) + load.next - load.first) * self._block_tokens
-        load.kv.wasted_tokens += wasted
-        self.counts["kv_wasted_tokens"] += wasted
-        if load.since_s is not None:
-            load.generation.timeline.add(Stage.KV_LOAD, load.since_s, now_s)
-            load.kv.waited_s += now_s - load.since_s
+        self._wasted(load, sum(block is not None for block in load.arrived) + load.next - load.first)
+        self._waited(load, now_s)
+        load.kv.waited_s += load.waited_s
         self._forget(load)
+
+    def _wasted(self, load: Load, blocks: int) -> None:
+        load.kv.wasted_tokens += blocks * self._block_tokens
+        self.counts["kv_wasted_tokens"] += blocks * self._block_tokens
 
     def _compute(self, load: Load) -> None:
         load.sequence.to_load = 0

@@ -56,8 +56,15 @@ class PoolMemory:
         return [_read(part, blocks) for part in self._parts]
 
     def write_blocks(self, blocks: Sequence[int], planes: Sequence[Sequence[memoryview]]) -> None:
-        for part, rows in zip(self._parts, planes, strict=True):
-            _write(part, blocks, rows)
+        self.write_layers(blocks, 0, planes[0])
+        self.write_planes(blocks, planes[1:])
+
+    def write_layers(self, blocks: Sequence[int], first: int, rows: Sequence[memoryview]) -> None:
+        _write(self._parts[0], blocks, first, rows)
+
+    def write_planes(self, blocks: Sequence[int], planes: Sequence[Sequence[memoryview]]) -> None:
+        for part, rows in zip(self._parts[1:], planes, strict=True):
+            _write(part, blocks, 0, rows)
 
 
 def _read(part: _Part, blocks: Sequence[int]) -> Rows:
@@ -74,15 +81,17 @@ def _read(part: _Part, blocks: Sequence[int]) -> Rows:
     return rows.reshape(len(blocks), part.plane.block_bytes)
 
 
-def _write(part: _Part, blocks: Sequence[int], rows: Sequence[memoryview]) -> None:
-    layers, _, size = part.memory[0].shape
+def _write(part: _Part, blocks: Sequence[int], first: int, rows: Sequence[memoryview]) -> None:
+    size = part.memory[0].shape[2]
+    layers = len(rows[0]) // (len(part.memory) * size) if rows else 0
     shape = (layers, len(part.memory), size)
     for place, memory in enumerate(part.memory):
         sources = [np.frombuffer(row, np.uint8).reshape(shape)[:, place] for row in rows]
+        written = memory[first : first + layers]
         if memory.device.type == "cpu":
-            target = memory.numpy()
+            target = written.numpy()
             for block, source in zip(blocks, sources, strict=True):
                 target[:, block] = source
         else:
             chosen = torch.as_tensor(blocks, device=memory.device)
-            memory.index_copy_(1, chosen, torch.from_numpy(np.stack(sources, axis=1)).to(memory.device))
+            written.index_copy_(1, chosen, torch.from_numpy(np.stack(sources, axis=1)).to(memory.device))

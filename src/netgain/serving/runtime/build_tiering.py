@@ -50,6 +50,7 @@ def build_tiering(
         room_bytes=settings.queue_bytes,
         close_s=settings.close_s,
         pin_s=settings.pin_s,
+        layer_groups=settings.layer_groups,
     )
     specs = [_forgetting(parse_tier(tier), settings.retention_s) for tier in settings.tiers]
     envelope: Envelope | None = None

@@ -51,6 +51,13 @@ class KVTierSettings(Settings):
     ahead_bytes: int = Field(
         default=256 << 20, ge=0, description="fetched at most for requests that are still in the queue"
     )
+    layer_groups: int = Field(
+        default=6,
+        ge=1,
+        le=16,
+        description="the end of a prefix may come in so many groups of layers while the suffix is computed, where the link is "
+        "quick enough for that to be hidden; 1: never",
+    )
     queue_bytes: int = Field(
         default=256 << 20, ge=1 << 20, description="waiting at most to be stored in a tier; more is not stored"
     )

@@ -35,7 +35,13 @@ class SimulatedExecutor:
         self._acceptance = acceptance
 
     async def execute(self, batch: Batch) -> StepResult:
-        await self._clock.sleep(self.seconds(batch))
+        groups = len(batch.arriving[0].starts) if batch.arriving else 1
+        missing: set[str] = set()
+        for group in range(groups):
+            for one in batch.arriving:
+                if one.request_id not in missing and not await one.ready(group):
+                    missing.add(one.request_id)
+            await self._clock.sleep(self.seconds(batch) / groups)
         return StepResult(tuple(self._answer(segment) for segment in batch.segments))
 
     def close(self) -> None:
@@ -95,3 +101,9 @@ class SimulatedMemory:
 
     def write_blocks(self, blocks: Sequence[int], planes: Sequence[Sequence[memoryview]]) -> None:
         """Nothing is held."""
+
+    def write_layers(self, blocks: Sequence[int], first: int, rows: Sequence[memoryview]) -> None:
+        """Nothing is held."""
+
+    def write_planes(self, blocks: Sequence[int], planes: Sequence[Sequence[memoryview]]) -> None:
+        """There are none."""

@@ -1,7 +1,7 @@
 """Runs batches on real weights: packs segments into flat rows, one forward pass, one choice per row."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import msgspec
 import torch
@@ -13,6 +13,7 @@ from netgain.serving.engine.sampling import is_greedy
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.decoder import Decoder
 from netgain.serving.model.features import FeaturePlane
+from netgain.serving.model.grouped_forward import GroupedForward
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.runtime.blending.blender import Blender
 from netgain.serving.runtime.packing import PackedRows, Packer
@@ -45,6 +46,7 @@ class TorchExecutor:
         self._vocab = None if vocab is None or vocab >= model.config.vocab else vocab
         self._blender = blender
         self._packer = Packer(model.device)
+        self._grouped: GroupedForward | None = None
         self._logits = torch.empty(0, model.config.vocab, device=model.device)
 
     async def execute(self, batch: Batch) -> StepResult:
@@ -55,12 +57,40 @@ class TorchExecutor:
             return self._execute_apart(batch, self._kv)
         try:
             packed = self._packer.pack(batch.segments)
+            if batch.arriving:
+                return await self._execute_arriving(batch, packed, self._kv)
             started_s = time.monotonic()
             logits = self._forward(packed, self._kv)
             forward_s = time.monotonic() - started_s
         except RuntimeError as failure:  # what torch raises for out-of-memory and device faults
             raise ExecutorFailed(f"the forward pass failed: {failure}") from failure
         return StepResult(self._answers(batch.segments, packed.wanted_of, logits), forward_s)
+
+    async def _execute_arriving(self, batch: Batch, packed: PackedRows, kv: PagedKV) -> StepResult:
+        """One forward pass that waits before each group of layers until it has the KV that it reads."""
+        starts = batch.arriving[0].starts
+        if self._grouped is None or self._grouped.starts != starts:
+            self._grouped = GroupedForward(self._model, starts)
+        tokens, positions, segment_of_row, tables, wanted, _ = packed
+        plan = self._kernels.plan(positions, segment_of_row, tables, kv.block_tokens)
+        self._grouped.begin(tokens, positions, plan, kv, wanted)
+        missing: set[str] = set()
+        forward_s = 0.0
+        for group in range(len(starts)):
+            for one in batch.arriving:
+                if one.request_id not in missing and not await one.ready(group):
+                    missing.add(one.request_id)
+            if len(missing) == len(batch.segments):
+                return StepResult(tuple(SegmentResult(()) for _ in batch.segments), forward_s)
+            started_s = time.monotonic()
+            self._grouped.run(group)
+            forward_s += time.monotonic() - started_s
+        started_s = time.monotonic()
+        tapped: list[torch.Tensor] = []
+        logits = self._grouped.finish(self._room(len(wanted)), tapped)
+        logits = self._kept(logits, tapped, packed)
+        forward_s += time.monotonic() - started_s
+        return StepResult(self._answers(batch.segments, packed.wanted_of, logits, missing), forward_s)
 
     def _execute_apart(self, batch: Batch, kv: PagedKV) -> StepResult:
         """Segments with chunks are computed one by one, the others together."""
@@ -86,14 +116,18 @@ class TorchExecutor:
         return StepResult(results, time.monotonic() - started_s)
 
     def _answers(
-        self, segments: Sequence[Segment], wanted_of: Sequence[int], logits: torch.Tensor
+        self,
+        segments: Sequence[Segment],
+        wanted_of: Sequence[int],
+        logits: torch.Tensor,
+        missing: Container[str] = (),
     ) -> tuple[SegmentResult, ...]:
-        """From the rows of logits of all segments, one after the other."""
+        """From the rows of logits of all segments, one after the other; those of the requests `missing` are not read."""
         choices: list[int] | None = None  # of every row, once a greedy one is met
         results = []
         row = 0
         for segment, count in zip(segments, wanted_of, strict=True):
-            if not count:
+            if not count or segment.request_id in missing:
                 results.append(SegmentResult(()))
             elif is_plain(segment):
                 if choices is None:
@@ -113,8 +147,12 @@ class TorchExecutor:
         plan = self._kernels.plan(positions, segment_of_row, tables, kv.block_tokens)
         tapped: list[torch.Tensor] = []
         logits = self._model.forward(tokens, positions, plan, kv, wanted, self._room(len(wanted)), tapped)
+        return self._kept(logits, tapped, packed)
+
+    def _kept(self, logits: torch.Tensor, tapped: list[torch.Tensor], packed: PackedRows) -> torch.Tensor:
+        """The logits of the ids that may be chosen; what was tapped goes to the features."""
         if self._features is not None and self._fuse is not None:
-            self._features.write(self._fuse(tapped), positions, segment_of_row, tables)
+            self._features.write(self._fuse(tapped), packed.positions, packed.segment_of_row, packed.tables)
         return logits if self._vocab is None else logits[:, : self._vocab].contiguous()
 
     def _room(self, rows: int) -> torch.Tensor | None:

@@ -9,6 +9,9 @@ import msgspec
 
 from netgain.cost.link import LinkFit
 
+LEAST_HIDDEN_S = 0.001  # of a transfer: to hide less is not worth the exchanges
+LEAST_HIDDEN = 0.03  # the same as a share of the pass
+MOVING = 0.9  # of a pass, in which layers are to come
 _CANDIDATES = 16
 
 
@@ -24,12 +27,25 @@ class Why(StrEnum):
 
 class Choice(msgspec.Struct, frozen=True):
     """Load `blocks` leading blocks and compute the rest. `warm_s` and `full_s` are the predictions for this and for loading
-    nothing (None: not known); the loader waits at most until `full_s`, and writes the truth beside them."""
+    nothing (None: not known); the loader waits at most until `full_s`, and writes the truth beside them. Of the transfer,
+    `hidden_s` passes while the rest is computed, and is not in `warm_s`."""
 
     blocks: int
     warm_s: float | None
     full_s: float | None
     why: Why
+    hidden_s: float = 0.0
+
+
+class Layered(msgspec.Struct, frozen=True):
+    """The last `blocks` of what is loaded come by layers, and `hidden_s` of their transfer passes while what follows them is
+    computed."""
+
+    blocks: int
+    hidden_s: float
+
+
+NOT_LAYERED = Layered(0, 0.0)
 
 
 def choose(
@@ -38,10 +54,12 @@ def choose(
     block_bytes: int,
     compute_s: Callable[[int], float | None],
     group: int = 16,
+    hidden_s: Callable[[int], float] = lambda blocks: 0.0,
 ) -> Choice:
     """`places[i]` is the tier that has the i-th block beyond those on the device, `links` what loading from each tier costs,
     `group` how many objects go in one exchange (TierOptions.group), and `compute_s(k)` the prefill of all that follows the
-    first k blocks. Loads may end anywhere: where tiers change, at the end, and at up to 16 places between are tried."""
+    first k blocks, of whose load `hidden_s(k)` costs no time. Loads may end anywhere: where tiers change, at the end, and at
+    up to 16 places between are tried."""
     found = [place for place in takewhile(lambda place: place is not None, places) if place is not None]
     full_s = compute_s(0)
     if not found:
@@ -54,9 +72,37 @@ def choose(
     best = Choice(0, full_s, full_s, Why.COMPUTE)
     for blocks in _ends(found):
         moved_s, rest_s = load_s(found[:blocks], links, block_bytes, group), compute_s(blocks)
-        if moved_s is not None and rest_s is not None and moved_s + rest_s < (best.warm_s or 0.0):
-            best = Choice(blocks, moved_s + rest_s, full_s, Why.LOAD)
+        if moved_s is None or rest_s is None:
+            continue
+        hidden = hidden_s(blocks)
+        if moved_s + rest_s - hidden < (best.warm_s or 0.0):
+            best = Choice(blocks, moved_s + rest_s - hidden, full_s, Why.LOAD, hidden)
     return best
+
+
+def layered(
+    found: Sequence[int],
+    links: Sequence[LinkFit | None],
+    block_bytes: int,
+    group: int,
+    groups: int,
+    pass_s: float,
+    share: float = 1.0,
+) -> Layered:
+    """How many of the last blocks should come in `groups` groups of layers, behind which a forward pass of `pass_s` computes:
+    as many as their tier can move in most of that time, so that the pass waits for nothing but the first group. Of what is
+    hidden, a `share` is gained. NOT_LAYERED where that is too little for the trouble."""
+    link = links[found[-1]] if found and groups > 1 else None
+    if link is None or link.bytes_per_s is None:
+        return NOT_LAYERED
+    block_s = block_bytes / link.bytes_per_s
+    together = sum(1 for _ in takewhile(lambda tier: tier == found[-1], reversed(found)))
+    moving_s = MOVING * pass_s
+    blocks = min(together, int(moving_s / (block_s + groups * link.latency_s / group)))
+    if groups * link.latency_s * -(-blocks // group) + blocks * block_s > moving_s:
+        blocks = blocks // group * group  # of one more exchange for a few blocks, the latency is too much
+    hidden_s = share * blocks * block_s * (groups - 1) / groups
+    return Layered(blocks, hidden_s) if hidden_s >= max(LEAST_HIDDEN_S, LEAST_HIDDEN * pass_s) else NOT_LAYERED
 
 
 def load_s(found: Sequence[int], links: Sequence[LinkFit | None], block_bytes: int, group: int) -> float | None:

@@ -24,7 +24,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.serving.tiers.eviction import Eviction
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.serving.tiers.pinning import Pinning
 
@@ -80,8 +80,11 @@ class DiskMedium:
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
         return await self._call(lambda: [self._read(key) for key in keys])
 
+    async def ranges(self, wanted: Sequence[Range]) -> list[Data | None]:
+        return await self._call(lambda: [self._range(*one) for one in wanted])
+
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
-        return await self._call(lambda: [self._head(key) for key in keys])
+        return await self._call(lambda: [self._range(key, 0, HEAD_BYTES, uses=False) for key in keys])
 
     async def write(self, key: bytes, data: Data) -> None:
         await self._call(lambda: self._write(key, data))
@@ -150,13 +153,16 @@ class DiskMedium:
         finally:
             os.close(file)
 
-    def _head(self, key: bytes) -> Data | None:
+    def _range(self, key: bytes, start: int, end: int, *, uses: bool = True) -> Data | None:
         try:
             file = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
-            return os.read(file, HEAD_BYTES)
+            data = os.pread(file, end - start, start)
+            if uses and start == 0:
+                self._used(key, os.fstat(file).st_size, file)
+            return data
         finally:
             os.close(file)
 

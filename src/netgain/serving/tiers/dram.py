@@ -5,7 +5,7 @@ process or is shared by several, use disk.py with a folder of a memory file syst
 from collections.abc import Sequence
 
 from netgain.serving.tiers.eviction import Eviction
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.serving.tiers.pinning import Pinning
 
@@ -23,6 +23,15 @@ class DramMedium:
         for key in keys:
             found.append(self._kept.get(key))
             self._eviction.touch(key)
+        return found
+
+    async def ranges(self, wanted: Sequence[Range]) -> list[Data | None]:
+        found: list[Data | None] = []
+        for key, start, end in wanted:
+            data = self._kept.get(key)
+            found.append(None if data is None else memoryview(data)[start:end])
+            if start == 0:
+                self._eviction.touch(key)
         return found
 
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:

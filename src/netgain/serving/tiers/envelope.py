@@ -16,7 +16,10 @@ _ROOTS = 1 << 16
 
 
 class Envelope(Protocol):
-    """Methods may be called from any thread. `wrap` and `unwrap` take as long as the payload does: not for the step loop."""
+    """Methods may be called from any thread. `wrap` and `unwrap` take as long as the payload does: not for the step loop.
+    `only_whole`: no part of what was wrapped is of use without the rest."""
+
+    only_whole: bool
 
     def root(self, namespace: Namespace, salt: bytes) -> bytes:
         """The root of the chain of keys for requests with that salt (see Scope), in place of `namespace.root(salt)`; the
@@ -58,6 +61,8 @@ class Owners:
 
 class PlainEnvelope:
     """In the clear: whoever can read a tier can read the prompts whose KV it holds."""
+
+    only_whole = False
 
     def __init__(self, unix_s: Callable[[], float] = time.time) -> None:
         self._unix_s = unix_s

@@ -52,12 +52,11 @@ async def verify(tier: Tier, check: Callable[[StoredObject], None]) -> AsyncIter
     """Everything that the tier has, read whole and checked, also by `check`, which raises Refused. Raises Silent."""
     async for address, data in _objects(tier, tier.peek, _WHOLE):
         try:
-            stored = unpack(data, address)
-            check(stored)
+            check(unpack(data, address))
         except Refused as why:
             yield Found(address, None, why.reason)
         else:
-            yield Found(address, Head(msgspec.structs.replace(stored, payload=b""), len(data)))
+            yield Found(address, unpack_head(data))
 
 
 async def _objects(tier: Tier, read: Read, group: int) -> AsyncIterator[tuple[bytes, Data]]:

@@ -12,6 +12,7 @@ from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.codecs.coder import Coder, CoderStats
 from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
+from netgain.serving.tiers.layered import LayeredObject, LayersLoaded
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.object import RAW, Expected, Part, Reason, Refused, Shape, StoredObject, opened, pack
 from netgain.serving.tiers.stack import Stack, StackStats
@@ -120,19 +121,34 @@ class KVStore:
     async def load(self, root: bytes, keys: Sequence[bytes], within_s: float | None = None) -> Loaded:
         """The blocks under `keys`, waiting at most `within_s` in all."""
         started_s = self._clock.now()
-        addresses = [_part(key, plane).address() for plane in self.planes for key in keys]
+        blocks, size = await self.load_planes(self.planes, root, keys, within_s)
+        return Loaded(blocks, size, self._clock.now() - started_s, self._links())
+
+    async def load_planes(
+        self, planes: Sequence[Plane], root: bytes, keys: Sequence[bytes], within_s: float | None
+    ) -> tuple[tuple[tuple[memoryview, ...] | None, ...], int]:
+        """Some planes of the blocks, None where one is missing, and how many bytes that are."""
+        addresses = [_part(key, plane).address() for plane in planes for key in keys]
         found = await self._stack.load(addresses, within_s)
         parts = [
             None if data is None else self._opened(root, plane, data)
-            for plane, of_plane in zip(self.planes, _chunks(found, len(keys)), strict=True)
+            for plane, of_plane in zip(planes, _chunks(found, len(keys)), strict=True)
             for data in of_plane
         ]
-        blocks = tuple(_whole(block) for block in zip(*_chunks(parts, len(keys)), strict=True))
-        size = sum(len(part) for part in parts if part is not None)
         if self._refused:
             refused, self._refused = self._refused, []
             await self._stack.delete(refused)
-        return Loaded(blocks, size, self._clock.now() - started_s, self._links())
+        blocks = tuple(_whole(block) for block in zip(*_chunks(parts, len(keys)), strict=True))
+        return blocks, sum(len(part) for part in parts if part is not None)
+
+    @property
+    def only_whole(self) -> bool:
+        """Whether coding or the envelope keeps blocks from being read by layers."""
+        return self.coder is not None or self.envelope.only_whole
+
+    def by_layers(self, root: bytes, keys: Sequence[bytes], starts: Sequence[int]) -> "LayeredBlocks":
+        """The blocks under `keys`, to be read group of layers by group of layers; `starts` are their first layers."""
+        return LayeredBlocks(self, self._stack, self._clock, root, keys, starts)
 
     def _opened(self, root: bytes, plane: Plane, data: Data) -> memoryview | None:
         """The bytes of a plane out of what a tier gave and has checked: whatever is done to KV before it is used is done here.
@@ -172,6 +188,36 @@ class KVStore:
 
     async def close(self) -> None:
         await self._stack.close()
+
+
+class LayeredBlocks:
+    """Some blocks on their way. The first plane comes by layers, the others whole with its last group."""
+
+    def __init__(
+        self, store: KVStore, stack: Stack, clock: Clock, root: bytes, keys: Sequence[bytes], starts: Sequence[int]
+    ) -> None:
+        plane, *others = store.planes
+        self._store, self._stack, self._clock = store, stack, clock
+        self._root, self._keys, self._others = root, keys, others
+        self._ends = (*starts[1:], plane.layers)
+        layer_bytes = plane.block_bytes // plane.layers
+        self._objects = [LayeredObject(_part(key, plane).address(), layer_bytes) for key in keys]
+
+    async def load(self, group: int, within_s: float | None = None) -> LayersLoaded:
+        """The groups are asked for one after the other, as long as they come complete."""
+        started_s = self._clock.now()
+        layers = await self._stack.load_layers(self._objects, self._ends[group], within_s)
+        found = tuple(
+            None if data is None or one.head.stored.root != self._root else data
+            for one, data in zip(self._objects, layers, strict=True)
+        )
+        size = sum(len(data) for data in found if data is not None)
+        others = None
+        if self._others and group == len(self._ends) - 1:
+            left_s = None if within_s is None else within_s - (self._clock.now() - started_s)
+            others, more = await self._store.load_planes(self._others, self._root, self._keys, left_s)
+            size += more
+        return LayersLoaded(found, others, size, self._clock.now() - started_s)
 
 
 def _part(key: bytes, plane: Plane) -> Part:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -31,6 +31,14 @@ class Fault(Exception):
         self.kind = kind
 
 
+class Range(NamedTuple):
+    """The bytes from `start` to the one before `end` of what is kept under `key`."""
+
+    key: bytes
+    start: int
+    end: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     """What a medium holds of ours; None is not known without asking somebody."""
 
@@ -52,6 +60,11 @@ class Medium(Protocol):
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
         """What is kept under each key, unchecked; None where nothing is. The bytes stay valid as long as they are held."""
+        ...
+
+    async def ranges(self, wanted: Sequence[Range]) -> list[Data | None]:
+        """As `read`, a part of each: fewer bytes where less is kept. Of an object that is read range by range, those that start
+        at 0 count as use."""
         ...
 
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:

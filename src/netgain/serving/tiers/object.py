@@ -1,13 +1,15 @@
 """The form in which KV leaves the device: canonical bytes that say what they hold, and are refused when anything is amiss.
 
     magic "NGKV" | schema u16 | length of the fields u16 | length of the payload u64     little-endian
-    fields, msgpack | xxh3-128 of everything before | payload, whose xxh3-128 is among the fields
+    fields, msgpack | xxh3-128 of everything before | payload
+    among the fields: xxh3-128 of the payload; of one that is raw and in the clear, of each run of its layers (see run_layers)
 
 The checksums find what media and killed writers do to bytes; against people who write to a tier on purpose they are no
 protection. Sealed payloads (vault.py) are: their checksum, of the encrypted bytes, needs no key, and the seal binds the rest.
 """
 
 import struct
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -15,7 +17,7 @@ from blake3 import blake3
 from xxhash import xxh3_128_digest
 
 MAGIC = b"NGKV"
-SCHEMA = 2
+SCHEMA = 3
 RAW = "raw"
 TARGET = "target"
 ADDRESS_BYTES = 32
@@ -26,6 +28,7 @@ _DIGEST_BYTES = 16
 _SEAL_BYTES = 16  # that sealing adds to a payload
 _KEY_ID_BYTES, _NONCE_BYTES = 16, 24
 _DOMAIN = "netgain stored KV address 1"
+_RUNS = 16  # of layers, at most: their checksums must fit the header
 
 
 class Reason(StrEnum):
@@ -143,10 +146,10 @@ class _Fields(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     written_s: int | None
     tenant: str | None
     seal: Seal | None
-    payload_digest: bytes
+    digests: tuple[bytes, ...]
 
 
-def _fields(stored: StoredObject, payload_digest: bytes) -> bytes:
+def _fields(stored: StoredObject, digests: Sequence[bytes]) -> bytes:
     return msgspec.msgpack.encode(
         _Fields(
             stored.part,
@@ -157,21 +160,34 @@ def _fields(stored: StoredObject, payload_digest: bytes) -> bytes:
             stored.written_s,
             stored.tenant,
             stored.seal,
-            payload_digest,
+            tuple(digests),
         )
     )
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What the first bytes of an object say: the object with an empty payload, and how long all of it has to be."""
+    """What the first bytes of an object say: the object with an empty payload, where that begins and ends, which is where the
+    object ends, and its checksums: of each run of layers, or one of all of it."""
 
     stored: StoredObject
+    payload_at: int
     bytes: int
+    digests: tuple[bytes, ...]
+
+    @property
+    def layer_bytes(self) -> int:
+        """What a layer takes in a raw payload."""
+        return self.stored.tokens * self.stored.shape.token_bytes
+
+
+def run_layers(layers: int) -> int:
+    """How many layers have a checksum together."""
+    return -(-layers // _RUNS)
 
 
 def associated(stored: StoredObject) -> bytes:
     """The header as a seal binds it: everything but the checksums and the length, which the seal's tag covers itself."""
-    return MAGIC + SCHEMA.to_bytes(2, "little") + _fields(stored, b"")
+    return MAGIC + SCHEMA.to_bytes(2, "little") + _fields(stored, ())
 
 
 def pack(stored: StoredObject) -> bytes:
@@ -179,31 +195,48 @@ def pack(stored: StoredObject) -> bytes:
 
     Raises ValueError for an object that `unpack` would refuse.
     """
-    _validate(stored)
-    fields = _fields(stored, xxh3_128_digest(stored.payload))
+    _validate(stored, len(stored.payload))
+    fields = _fields(stored, [xxh3_128_digest(piece) for piece in _pieces(stored, stored.payload)])
     head = _PREFIX.pack(MAGIC, SCHEMA, len(fields), len(stored.payload)) + fields
     return b"".join((head, xxh3_128_digest(head), stored.payload))
 
 
 def unpack(data: bytes | memoryview, address: bytes | None = None, expected: Expected | None = None) -> StoredObject:
     """The object in `data`, its payload not copied; `address` is what it was asked for by. Raises Refused, nothing else."""
-    head, payload_bytes, stored, digest = _read_head(memoryview(data))
-    if len(data) < head + payload_bytes:
-        raise Refused(Reason.TORN, f"{len(data):,} bytes of {head + payload_bytes:,}")
-    if len(data) > head + payload_bytes:
-        raise Refused(Reason.DAMAGED, f"{len(data) - head - payload_bytes:,} bytes follow the payload")
-    found = msgspec.structs.replace(stored, payload=memoryview(data)[head:])
-    if address is not None and found.part.address() != address:
-        raise Refused(Reason.WRONG_KEY, f"asked for {address.hex()[:16]}, found {found.part.address().hex()[:16]}")
-    if expected is not None:
-        expected.check(found)
-    if xxh3_128_digest(found.payload) != digest:
+    head = checked_head(data, address, expected)
+    if len(data) < head.bytes:
+        raise Refused(Reason.TORN, f"{len(data):,} bytes of {head.bytes:,}")
+    if len(data) > head.bytes:
+        raise Refused(Reason.DAMAGED, f"{len(data) - head.bytes:,} bytes follow the payload")
+    payload = memoryview(data)[head.payload_at :]
+    if tuple(xxh3_128_digest(piece) for piece in _pieces(head.stored, payload)) != head.digests:
         raise Refused(Reason.DAMAGED, "the payload's checksum is another")
+    return msgspec.structs.replace(head.stored, payload=payload)
+
+
+def checked_head(data: bytes | memoryview, address: bytes | None = None, expected: Expected | None = None) -> Head:
+    """The head, with all checks of `unpack` but those of the payload. Raises Refused, nothing else."""
+    head = unpack_head(data)
+    if address is not None and (found := head.stored.part.address()) != address:
+        raise Refused(Reason.WRONG_KEY, f"asked for {address.hex()[:16]}, found {found.hex()[:16]}")
+    if expected is not None:
+        expected.check(head.stored)
     try:
-        _validate(found)
+        _validate(head.stored, head.bytes - head.payload_at)
     except ValueError as error:
         raise Refused(Reason.DAMAGED, str(error)) from error
-    return found
+    return head
+
+
+def check_run(head: Head, first: int, layers: int, data: memoryview) -> None:
+    """Raises Refused unless `data` are the layers from `first` on of a raw payload; both ends are ends of runs."""
+    run = run_layers(head.stored.part.layers)
+    if len(data) < layers * head.layer_bytes:
+        raise Refused(Reason.TORN, f"{len(data):,} bytes of the {layers * head.layer_bytes:,} of {layers} layers")
+    size = run * head.layer_bytes
+    digests = tuple(xxh3_128_digest(data[at : at + size]) for at in range(0, len(data), size))
+    if digests != head.digests[first // run : first // run + len(digests)]:
+        raise Refused(Reason.DAMAGED, f"the checksum of the layers {first} to {first + layers - 1} is another")
 
 
 def check_age(found: StoredObject, retention_s: float | None, unix_s: float) -> None:
@@ -219,18 +252,13 @@ def check_age(found: StoredObject, retention_s: float | None, unix_s: float) -> 
 def opened(data: bytes | memoryview) -> StoredObject:
     """An object that `unpack` accepted before, read again without the cost of its payload's checksum. Raises Refused where its
     header is not whole."""
-    head, payload_bytes, stored, _ = _read_head(memoryview(data))
-    return msgspec.structs.replace(stored, payload=memoryview(data)[head : head + payload_bytes])
+    head = unpack_head(data)
+    return msgspec.structs.replace(head.stored, payload=memoryview(data)[head.payload_at : head.bytes])
 
 
 def unpack_head(data: bytes | memoryview) -> Head:
     """What the first bytes of an object say (HEAD_BYTES always suffice). Raises Refused."""
-    end, payload_bytes, stored, _ = _read_head(memoryview(data))
-    return Head(stored, end + payload_bytes)
-
-
-def _read_head(data: memoryview) -> tuple[int, int, StoredObject, bytes]:
-    """Where the payload begins, how long it is, the object without it, and the payload's checksum."""
+    data = memoryview(data)
     start = bytes(data[: len(MAGIC)])
     if start != MAGIC[: len(start)]:
         raise Refused(Reason.FOREIGN, f"begins with {start!r}")
@@ -265,10 +293,19 @@ def _read_head(data: memoryview) -> tuple[int, int, StoredObject, bytes]:
         fields.tenant,
         fields.seal,
     )
-    return end, payload_bytes, stored, fields.payload_digest
+    return Head(stored, end, end + payload_bytes, fields.digests)
 
 
-def _validate(stored: StoredObject) -> None:
+def _pieces(stored: StoredObject, payload: bytes | memoryview) -> list[memoryview]:
+    """A payload as its checksums see it."""
+    view = memoryview(payload)
+    if stored.codec != RAW or stored.seal is not None:
+        return [view]
+    size = run_layers(stored.part.layers) * stored.tokens * stored.shape.token_bytes
+    return [view[at : at + size] for at in range(0, len(view), size)]
+
+
+def _validate(stored: StoredObject, payload_bytes: int) -> None:
     """Raises ValueError for what cannot be KV."""
     part, shape = stored.part, stored.shape
     if len(part.key) != ADDRESS_BYTES or len(stored.root) != ADDRESS_BYTES:
@@ -287,7 +324,7 @@ def _validate(stored: StoredObject) -> None:
         seal_bytes = _SEAL_BYTES
         if len(stored.seal.key_id) != _KEY_ID_BYTES or len(stored.seal.nonce) != _NONCE_BYTES:
             raise ValueError(f"no seal has {len(stored.seal.key_id)} and {len(stored.seal.nonce)} bytes")
-    if stored.codec == RAW and len(stored.payload) != stored.decoded_bytes + seal_bytes:
+    if stored.codec == RAW and payload_bytes != stored.decoded_bytes + seal_bytes:
         raise ValueError(
-            f"{len(stored.payload):,} bytes of raw payload, the layout says {stored.decoded_bytes + seal_bytes:,}"
+            f"{payload_bytes:,} bytes of raw payload, the layout says {stored.decoded_bytes + seal_bytes:,}"
         )

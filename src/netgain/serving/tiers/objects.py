@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from netgain.errors import Unavailable, UsageError
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.wording import install_command
 
@@ -19,6 +19,7 @@ try:
 except ModuleNotFoundError as error:
     raise Unavailable(f"KV in object storage needs a client: {install_command('objects')}") from error
 
+K = TypeVar("K")
 T = TypeVar("T")
 _SUFFIX = ".kv"
 # obstore's threads let go of Python's objects a moment after they gave their answer; if Python ends meanwhile, one that then
@@ -56,7 +57,10 @@ class ObjectsMedium:
         return await self._each(keys, self._read)
 
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
-        return await self._each(keys, self._head)
+        return await self.ranges([Range(key, 0, HEAD_BYTES) for key in keys])
+
+    async def ranges(self, wanted: Sequence[Range]) -> list[Data | None]:
+        return await self._each(wanted, self._range)
 
     async def write(self, key: bytes, data: Data) -> None:
         try:
@@ -108,11 +112,11 @@ class ObjectsMedium:
         except FileNotFoundError:
             return None
 
-    async def _head(self, key: bytes) -> Data | None:
-        options: obstore.GetOptions = {"range": (0, HEAD_BYTES)}
+    async def _range(self, wanted: Range) -> Data | None:
+        options: obstore.GetOptions = {"range": (wanted.start, wanted.end)}
 
         async def body() -> Data:
-            found = await obstore.get_async(self._store, self._name(key), options=options)
+            found = await obstore.get_async(self._store, self._name(wanted.key), options=options)
             return memoryview(await found.bytes_async())
 
         try:
@@ -127,14 +131,14 @@ class ObjectsMedium:
             return False
         return True
 
-    async def _each(self, keys: Sequence[bytes], ask: Callable[[bytes], Awaitable[T]]) -> list[T]:
+    async def _each(self, wanted: Sequence[K], ask: Callable[[K], Awaitable[T]]) -> list[T]:
         """All answers; the first failure when there is one, once all calls have ended."""
 
-        async def one(key: bytes) -> T:
+        async def one(what: K) -> T:
             async with self._free:
-                return await ask(key)
+                return await ask(what)
 
-        answers = await asyncio.gather(*map(one, keys), return_exceptions=True)
+        answers = await asyncio.gather(*map(one, wanted), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from netgain.errors import Unavailable, UsageError
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.wording import install_command
 
@@ -57,9 +57,12 @@ class RemoteMedium:
         return cast(list[Data | None], await self._call(lambda: self._server.mget(self._names(keys))))
 
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
+        return await self.ranges([Range(key, 0, HEAD_BYTES) for key in keys])
+
+    async def ranges(self, wanted: Sequence[Range]) -> list[Data | None]:
         pipeline = self._server.pipeline(transaction=False)
-        for name in self._names(keys):
-            pipeline.getrange(name, 0, HEAD_BYTES - 1)
+        for key, start, end in wanted:
+            pipeline.getrange(self._prefix + key, start, end - 1)
         found = await self._call(pipeline.execute)
         return [data or None for data in found]  # what is empty is no object, and may as well not be there
 

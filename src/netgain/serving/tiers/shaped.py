@@ -1,10 +1,10 @@
 """A medium behind a link of chosen latency and bandwidth, so that verdicts about moving KV can be given over a sweep of them."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from netgain.cost.link import ShapedLink
 from netgain.ledger.clock import Clock
-from netgain.serving.tiers.medium import Data, Medium, Usage
+from netgain.serving.tiers.medium import Data, Medium, Range, Usage
 
 
 class ShapedMedium:
@@ -18,16 +18,13 @@ class ShapedMedium:
         self._up = up
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
-        started_s = self._clock.now()
-        found = await self._inner.read(keys)
-        await self._until(self._down.arrives_s(started_s, sum(len(data) for data in found if data is not None)))
-        return found
+        return await self._down_the_link(self._inner.read(keys))
+
+    async def ranges(self, wanted: Sequence[Range]) -> list[Data | None]:
+        return await self._down_the_link(self._inner.ranges(wanted))
 
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
-        asked_s = self._clock.now()
-        found = await self._inner.heads(keys)
-        await self._until(self._down.arrives_s(asked_s, sum(len(data) for data in found if data is not None)))
-        return found
+        return await self._down_the_link(self._inner.heads(keys))
 
     async def write(self, key: bytes, data: Data) -> None:
         arrives_s = self._up.arrives_s(self._clock.now(), len(data))
@@ -62,6 +59,12 @@ class ShapedMedium:
 
     async def close(self) -> None:
         await self._inner.close()
+
+    async def _down_the_link(self, reading: Awaitable[list[Data | None]]) -> list[Data | None]:
+        started_s = self._clock.now()
+        found = await reading
+        await self._until(self._down.arrives_s(started_s, sum(len(data) for data in found if data is not None)))
+        return found
 
     async def _until(self, at_s: float) -> None:
         left_s = at_s - self._clock.now()

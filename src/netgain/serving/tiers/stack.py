@@ -8,6 +8,7 @@ import msgspec
 
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
+from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.tier import Tier, TierStats
 
@@ -113,6 +114,33 @@ class Stack:
                     self._promoted[index] += index > 0
                     for faster in self._lanes[:index]:
                         faster.offer(keys[place], data)
+        return found
+
+    async def load_layers(
+        self, objects: Sequence[LayeredObject], end: int, within_s: float | None = None
+    ) -> list[memoryview | None]:
+        """As `load`, of each object the layers from where it was read before up to the one before `end`, from the tier that
+        gave its first ones. What came whole from a slower tier is offered to the faster ones."""
+        until_s = None if within_s is None else self._clock.now() + within_s
+        found: list[memoryview | None] = [None] * len(objects)
+        for index, lane in enumerate(self._lanes):
+            asked = [
+                place
+                for place, one in enumerate(objects)
+                if one.tier == index or (one.tier is None and found[place] is None)
+            ]
+            left_s = None if until_s is None else until_s - self._clock.now()
+            if not asked or (left_s is not None and left_s <= 0):
+                continue
+            came = await lane.tier.get_layers([objects[place] for place in asked], end, left_s)
+            for place, data in zip(asked, came, strict=True):
+                if data is None:
+                    continue
+                found[place], objects[place].tier = data, index
+                if index and (whole := objects[place].whole()) is not None:
+                    self._promoted[index] += 1
+                    for faster in self._lanes[:index]:
+                        faster.offer(objects[place].address, whole)
         return found
 
     def links(self) -> list[LinkFit | None]:

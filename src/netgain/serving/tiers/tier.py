@@ -13,10 +13,12 @@ import msgspec
 from netgain.cost.link import LinkEstimate, LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.breaker import Breaker
+from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, Medium, Usage
-from netgain.serving.tiers.object import ADDRESS_BYTES, Expected, Reason, Refused, check_age, unpack
+from netgain.serving.tiers.object import ADDRESS_BYTES, Expected, Reason, Refused, StoredObject, check_age, unpack
 
 T = TypeVar("T")
+W = TypeVar("W")
 _log = logging.getLogger(__name__)
 
 
@@ -114,19 +116,72 @@ class Tier:
         """The checked object under each key, None where there is none to use. At most `within_s` is waited in all; what came
         by then is returned."""
         _check_keys(keys)
+
+        def whole(key: bytes, data: Data) -> Data:
+            self._check_age(unpack(data, key, self._expected))
+            return data
+
+        found = await self._get(keys, within_s, self._medium.read, whole, lambda key: key)
+        self._count(found)
+        return found
+
+    async def get_layers(
+        self, objects: Sequence[LayeredObject], end: int, within_s: float | None = None
+    ) -> list[memoryview | None]:
+        """As `get`, of each object the layers from where it was read before up to the one before `end`."""
+        began = [one.begun for one in objects]
+
+        def layers(one: LayeredObject, data: Data) -> memoryview:
+            return one.take(end, data, self._expected, self._check_age)
+
+        async def read(group: Sequence[LayeredObject]) -> list[Data | None]:
+            return await self._medium.ranges([one.wanted(end) for one in group])
+
+        found = await self._get(objects, within_s, read, layers, lambda one: one.address)
+        self._count([data for data, before in zip(found, began, strict=True) if not before])
+        return found
+
+    async def _get(
+        self,
+        wanted: Sequence[W],
+        within_s: float | None,
+        read: Callable[[Sequence[W]], Awaitable[list[Data | None]]],
+        use: Callable[[W, Data], T],
+        key_of: Callable[[W], bytes],
+    ) -> list[T | None]:
+        """What `use`, which raises Refused, makes of what `read` gives, group by group."""
         until_s = None if within_s is None else self._clock.now() + within_s
-        found: list[Data | None] = []
-        for group in _groups(keys, self._options.group):
+        found: list[T | None] = []
+        for group in _groups(wanted, self._options.group):
+            started_s = self._clock.now()
             try:
-                found += await self._read(group, until_s)
+                came = await self._bounded(read(group), until_s)
             except Fault as fault:
-                self._unread[fault.kind] += len(keys) - len(found)
-                found += [None] * (len(keys) - len(found))
+                self._unread[fault.kind] += len(wanted) - len(found)
+                found += [None] * (len(wanted) - len(found))
                 break
+            size = sum(len(data) for data in came if data is not None)
+            self._loaded.add(sum(data is not None for data in came), size, self._clock.now() - started_s)
+            refused = []
+            for one, data in zip(group, came, strict=True):
+                try:
+                    found.append(None if data is None else use(one, data))
+                except Refused as why:
+                    self._refused[why.reason] += 1
+                    self._say(why.reason, f"holds an object that is refused ({why}); it is removed and counted")
+                    found.append(None)
+                    refused.append(key_of(one))
+            if refused:
+                await self.delete(refused)
+        return found
+
+    def _check_age(self, found: StoredObject) -> None:
+        check_age(found, self._options.retention_s, self._unix_s())
+
+    def _count(self, found: Sequence[object]) -> None:
         hits = sum(data is not None for data in found)
         self._hits += hits
         self._misses += len(found) - hits
-        return found
 
     async def put(self, key: bytes, data: Data) -> bool:
         """Keep a packed object; whether it is kept now, as far as one can know."""
@@ -242,26 +297,6 @@ class Tier:
             self._probe = None
         await self._medium.close()
 
-    async def _read(self, keys: Sequence[bytes], until_s: float | None) -> list[Data | None]:
-        started_s = self._clock.now()
-        found = await self._bounded(self._medium.read(keys), until_s)
-        size = sum(len(data) for data in found if data is not None)
-        self._loaded.add(sum(data is not None for data in found), size, self._clock.now() - started_s)
-        refused = []
-        for index, (key, data) in enumerate(zip(keys, found, strict=True)):
-            if data is None:
-                continue
-            try:
-                check_age(unpack(data, key, self._expected), self._options.retention_s, self._unix_s())
-            except Refused as why:
-                self._refused[why.reason] += 1
-                self._say(why.reason, f"holds an object that is refused ({why}); it is removed and counted")
-                found[index] = None
-                refused.append(key)
-        if refused:
-            await self.delete(refused)
-        return found
-
     async def _bounded(self, call: "Awaitable[T]", until_s: float | None) -> T:
         """The call's result, or Fault when the breaker is open, the call failed or the time is up."""
         self._start_probe()
@@ -327,8 +362,8 @@ def _check_keys(keys: Sequence[bytes]) -> None:
             raise ValueError(f"a key has {ADDRESS_BYTES} bytes, not {len(key)}: {bytes(key[:8]).hex()}")
 
 
-def _groups(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    return (keys[start : start + size] for start in range(0, len(keys), size))
+def _groups(wanted: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (wanted[start : start + size] for start in range(0, len(wanted), size))
 
 
 def _drop(call: "Awaitable[T]") -> None:

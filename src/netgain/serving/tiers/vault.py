@@ -29,6 +29,8 @@ class Vault:
     alone: what it seals is of no use to others, and nothing fails.
     """
 
+    only_whole = True
+
     def __init__(self, path: Path, unix_s: Callable[[], float] = time.time) -> None:
         """Makes the file where there is none. Raises UsageError where it cannot be used."""
         make_vault(path)

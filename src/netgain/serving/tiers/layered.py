@@ -1,0 +1,105 @@
+"""An object read group of layers by group of layers: each group is checked before it is handed out, so that the first ones can
+be used while the last ones are on their way."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from netgain.serving.tiers.medium import Data, Range
+from netgain.serving.tiers.object import (
+    HEAD_BYTES,
+    Expected,
+    Head,
+    Reason,
+    Refused,
+    StoredObject,
+    check_run,
+    checked_head,
+    run_layers,
+)
+
+
+def group_starts(layers: int, groups: int) -> tuple[int, ...]:
+    """The first layers of about `groups` groups, each of whole runs (see run_layers)."""
+    run = run_layers(layers)
+    runs = -(-layers // run)
+    groups = max(1, min(groups, runs))
+    return tuple(run * (runs * group // groups) for group in range(groups))
+
+
+class LayeredObject:
+    """A raw object in the clear, under `address`; a layer takes `layer_bytes`. `wanted` says which bytes have the layers up to
+    the one before `end`, `take` is given them: by turns, `end` ascending from group to group."""
+
+    def __init__(self, address: bytes, layer_bytes: int) -> None:
+        self.address = address
+        self.tier: int | None = None  # which has it; set by the stack
+        self._layer_bytes = layer_bytes
+        self._head: Head | None = None
+        self._next = 0  # the first layer that has not come
+        self._pieces: list[memoryview] = []
+
+    @property
+    def head(self) -> Head:
+        assert self._head is not None, "nothing has come"
+        return self._head
+
+    @property
+    def begun(self) -> bool:
+        return self._head is not None
+
+    def wanted(self, end: int) -> Range:
+        if self._head is None:  # where its payload begins is not known yet: at HEAD_BYTES at the latest
+            return Range(self.address, 0, HEAD_BYTES + end * self._layer_bytes)
+        at = self._head.payload_at
+        return Range(self.address, at + self._next * self._layer_bytes, at + end * self._layer_bytes)
+
+    def take(
+        self,
+        end: int,
+        data: Data,
+        expected: Expected | None = None,
+        check: Callable[[StoredObject], None] | None = None,
+    ) -> memoryview:
+        """The bytes of the layers up to the one before `end`, checked; `check` sees the object without its payload once, and may
+        raise Refused. Raises Refused, and then has taken nothing."""
+        if end <= self._next:
+            raise ValueError(f"layer {end - 1} was taken already")
+        view, head = memoryview(data), self._head
+        before = view[:0]
+        if head is None:
+            head = checked_head(view, self.address, expected)
+            if head.stored.seal is not None:
+                raise Refused(Reason.NO_KEY, "sealed, and read as if it were in the clear")
+            if head.layer_bytes != self._layer_bytes:
+                raise Refused(Reason.WRONG_LAYOUT, f"{head.stored.tokens} tokens are stored, a whole block is wanted")
+            if check is not None:
+                check(head.stored)
+            before, view = view[: head.payload_at], view[head.payload_at :]
+        view = view[: (end - self._next) * self._layer_bytes]
+        check_run(head, self._next, end - self._next, view)
+        if self._head is None:
+            self._pieces.append(before)
+        self._head, self._next = head, end
+        self._pieces.append(view)
+        return view
+
+    def whole(self) -> bytes | None:
+        """The object, once all of it has come."""
+        if self._head is None or self._next < self._head.stored.part.layers:
+            return None
+        return b"".join(self._pieces)
+
+
+class LayersLoaded(msgspec.Struct, frozen=True):
+    """Of each block the bytes of one group of layers of the first plane, and with the last group those of the other planes,
+    each whole. None where something is missing or damaged. `bytes` came in `seconds`."""
+
+    layers: tuple[memoryview | None, ...]
+    others: tuple[tuple[memoryview, ...] | None, ...] | None
+    bytes: int
+    seconds: float
+
+    @property
+    def complete(self) -> bool:
+        return None not in self.layers and (self.others is None or None not in self.others)
