@@ -10,8 +10,9 @@ from netgain.ledger.records import Handoff, HandoffKind, StepRecord, StepShare
 from netgain.ledger.stage import Stage
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.request import EngineStats, TokenLogprobs
-from netgain.serving.engine.scheduler import Scheduler, StepPlan, Work
+from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.sequence import SequenceState
+from netgain.serving.engine.step_plan import StepPlan, Work
 
 _log = logging.getLogger(__name__)
 

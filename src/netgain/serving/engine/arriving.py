@@ -9,7 +9,8 @@ from netgain.serving.engine.kv_load import Load, Tail
 from netgain.serving.engine.load_choice import LoadChoice
 from netgain.serving.engine.mailbox import Mailbox
 from netgain.serving.engine.placing import Placing
-from netgain.serving.engine.scheduler import Scheduler, StepPlan
+from netgain.serving.engine.scheduler import Scheduler
+from netgain.serving.engine.step_plan import StepPlan
 
 SHARED_WAIT = 0.25  # of its time, that a step which several requests share waits at most for one of them
 LEAST_SHARED_WAIT_S = 0.002

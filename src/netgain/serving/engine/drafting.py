@@ -9,8 +9,8 @@ from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.protocols import Ask, Draft, DraftControl, Load, Proposer, Verifier
 from netgain.serving.engine.request import Request
-from netgain.serving.engine.scheduler import StepPlan
 from netgain.serving.engine.sequence import Sequence, SequenceState
+from netgain.serving.engine.step_plan import StepPlan
 
 NO_DRAFT = Draft(())
 

@@ -23,10 +23,11 @@ from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.noise import PositionNoise
 from netgain.serving.engine.protocols import ChunkSource, Draft, DraftControl, Executor, Proposer, Target, Verifier
 from netgain.serving.engine.request import EngineStats, Output, Request
-from netgain.serving.engine.scheduler import Scheduler, Work
+from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.segments import masks_of, segment_of
 from netgain.serving.engine.sequence import SequenceState, sequence_of
 from netgain.serving.engine.step_curve import StepCurve, step_limits
+from netgain.serving.engine.step_plan import Work
 from netgain.serving.engine.step_probe import DEFAULT_BATCH
 from netgain.serving.engine.tiering import Tiering
 
@@ -155,7 +156,7 @@ class Engine:
             self._tiering.scheduled(plan, self._generations, scheduled_s)
             scheduled_s = ready_s = self._clock.now()
         if drafting is not None and drafting.after_schedule:
-            self._in_flight = frozenset(work.sequence.id for work in plan.work)
+            self._in_flight = plan.named
             plan, drafts = await drafting.by_model(plan, self._generations)
             ready_s = self._clock.now() if drafts else scheduled_s
         result = StepResult(())
@@ -175,18 +176,12 @@ class Engine:
                 )
                 for work in plan.work
             )
-            self._in_flight = frozenset(work.sequence.id for work in plan.work)
-            if arriving:  # the loop's owner may go on meanwhile: nothing that the plan names may end
-                self._in_flight |= {one.sequence.id for one in plan.admitted} | {one.id for one in plan.preempted}
+            self._in_flight = plan.named
             result = await self._execute(Batch(segments, arriving))
         executed_s = self._clock.now()
-        void = frozenset[str]()
-        if arriving and self._tiering is not None:
-            void = self._tiering.passed(arriving, executed_s - ready_s)
+        void = frozenset() if self._tiering is None else self._tiering.computed(plan, arriving, executed_s - ready_s)
         committed = [
-            NOTHING
-            if work.sequence.id in void and part.error is None
-            else self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), part)
+            self._commit(work, drafts.get(work.sequence.id, NO_DRAFT), part, work.sequence.id in void)
             for work, part in zip(plan.work, result.segments, strict=True)
         ]
         finished_s = self._clock.now()
@@ -198,12 +193,9 @@ class Engine:
             self._report(self._generations[work.sequence.id], part)
         for request_id in tuple(self._aborted):  # what the plan named and gave no work
             self._end(self._generations[request_id], "abort")
-        if self._tiering is not None:
-            if not arriving:
-                self._tiering.computed(plan, executed_s - ready_s)
-            if not plan.work and not self._outbox and self._tiering.waits:
-                await self._tiering.wait(self._deadlines.next_s)
-                self._accounts.nothing_runs()
+        if self._tiering is not None and not plan.work and not self._outbox and self._tiering.waits:
+            await self._tiering.wait(self._deadlines.next_s)
+            self._accounts.nothing_runs()
         if not self._generations:
             self._accounts.nothing_runs()
         outputs, self._outbox = self._outbox, []
@@ -257,14 +249,9 @@ class Engine:
 
     def close(self) -> None:
         """End everything; the executor's memory is given back."""
-        if self._grammars is not None:
-            self._grammars.close()
-        if self._drafting is not None:
-            self._drafting.close()
-        if self._tiering is not None:
-            self._tiering.close()
-        if self.chunks is not None:
-            self.chunks.close()
+        for part in (self._grammars, self._drafting, self._tiering, self.chunks):
+            if part is not None:
+                part.close()
         self.executor.close()
 
     def tier_counters(self) -> dict[str, float]:
@@ -286,10 +273,10 @@ class Engine:
         finally:
             self._in_flight = frozenset()
 
-    def _commit(self, work: Work, draft: Draft, result: SegmentResult) -> Committed:
-        """Verify, cut at the end of the answer, publish."""
+    def _commit(self, work: Work, draft: Draft, result: SegmentResult, void: bool) -> Committed:
+        """Verify, cut at the end of the answer, publish; what is void is as if it had not been computed."""
         generation = self._generations[work.sequence.id]
-        if result.error is not None:
+        if result.error is not None or void:
             return Committed(error=result.error)
         tokens: tuple[int, ...] = ()
         accepted = 0

@@ -62,6 +62,22 @@ class Tail:
     def complete(self) -> bool:
         return self.placed == self.groups
 
+    def blocks_worth(self, end: int) -> int:
+        """What has come, in blocks, if the load ends at the one numbered `end`."""
+        return len(self.took_s) * (end - self.first) // self.groups
+
+    def take(self, load: "Load", layers: LayersLoaded | None, now_s: float) -> None:
+        """The next group has come, or does not."""
+        if layers is not None:
+            load.busy_s += layers.seconds
+            load.bytes += layers.bytes
+        if layers is None or not layers.complete:
+            load.over = True
+            return
+        self.arrived.append(layers)
+        self.took_s.append(layers.seconds)
+        self.came_s = now_s
+
     def hidden_by(self, pass_s: float, now_s: float) -> bool:
         """Whether a pass that takes `pass_s` and begins now finds each group there when it comes to it, or hardly has to wait,
         going by how long the groups took that have come."""

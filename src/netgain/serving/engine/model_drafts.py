@@ -17,7 +17,7 @@ from netgain.serving.engine.batch import Batch, Segment, SegmentResult
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.protocols import Draft, Executor
 from netgain.serving.engine.request import SamplingParams
-from netgain.serving.engine.scheduler import Work
+from netgain.serving.engine.step_plan import Work
 
 _log = logging.getLogger(__name__)
 

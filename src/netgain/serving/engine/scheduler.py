@@ -3,63 +3,15 @@
 import itertools
 from bisect import insort
 from collections.abc import Sequence as Rows
-from typing import NamedTuple
-
-import msgspec
 
 from netgain.errors import Overloaded, RequestRejected
 from netgain.ledger.clock import Clock
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.sequence import Sequence, SequenceState
+from netgain.serving.engine.step_plan import Admission, Published, StepPlan, Work
 
 # Logits rows that one step may compute for scoring prompts: [rows, vocab] floats have to fit memory at any step budget.
 SCORED_PER_STEP = 256
-
-
-class Work(msgspec.Struct, frozen=True):
-    """Compute `count` tokens of `sequence` from position `start`; the last 1 + `drafts` of them choose tokens if `samples`.
-
-    The logits of the `scored` tokens from position `scored_from` on are wanted, too.
-    """
-
-    sequence: Sequence
-    start: int
-    count: int
-    drafts: int
-    prefill: bool
-    samples: bool
-    scored: int = 0
-    scored_from: int = 0
-
-
-class Admission(msgspec.Struct, frozen=True):
-    """A waiting sequence that starts in this step (`first`) or starts again after a preemption, and how long the look for
-    its cached prefix took. It is LOADING where more of its prefix is to come from tiers first."""
-
-    sequence: Sequence
-    first: bool
-    lookup_start_s: float
-    lookup_end_s: float
-
-
-class Published(NamedTuple):
-    """A block whose KV is final and can be found under its key from now on."""
-
-    block: int
-    key: bytes
-
-
-class StepPlan(msgspec.Struct, frozen=True):
-    """What one step does. A sequence that was `preempted` lost its blocks and waits at the head of the queue; a load into them
-    is void."""
-
-    work: tuple[Work, ...]
-    admitted: tuple[Admission, ...]
-    preempted: tuple[Sequence, ...]
-
-    @property
-    def tokens(self) -> int:
-        return sum(work.count for work in self.work)
 
 
 class Scheduler:

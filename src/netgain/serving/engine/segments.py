@@ -9,7 +9,7 @@ from netgain.serving.engine.batch import Segment
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.grammar import Grammars, Masks
 from netgain.serving.engine.protocols import Draft
-from netgain.serving.engine.scheduler import Work
+from netgain.serving.engine.step_plan import Work
 
 
 def segment_of(

@@ -9,7 +9,7 @@ from netgain.ledger.collector import Collector
 from netgain.ledger.records import Handoff, HandoffKind
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.protocols import BlockMemory
-from netgain.serving.engine.scheduler import Published
+from netgain.serving.engine.step_plan import Published
 from netgain.serving.tiers.kv_store import KVStore, Rows
 from netgain.serving.tiers.runner import Runner
 

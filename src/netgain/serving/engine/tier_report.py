@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from netgain.ledger.collector import Collector
 from netgain.ledger.records import Handoff, HandoffKind
 from netgain.serving.engine.kv_load import Load
 from netgain.serving.tiers.codecs.coder import CoderStats
@@ -46,7 +47,24 @@ def named_counters(stats: StackStats, coded: CoderStats | None = None) -> Mappin
     return named
 
 
-def handoffs(load: Load, store: KVStore, block_tokens: int, now_s: float, waited_s: float) -> Iterator[Handoff]:
+def write_down(
+    load: Load, store: KVStore, block_tokens: int, now_s: float, counts: Counter[str], collector: Collector
+) -> None:
+    """A load ended: in its request's record, in the counters, and as handoffs."""
+    kv, loaded, failed = load.kv, load.next - load.first, load.next < load.end
+    kv.loaded_tokens += loaded * block_tokens
+    kv.waited_s += load.waited_s
+    kv.bytes += load.bytes
+    kv.failed = kv.failed or failed
+    kv.source = "+".join(store.tiers[tier] for tier in sorted(set(load.places[load.first : load.end])))
+    counts["kv_loads"] += 1
+    counts["kv_loads_failed"] += failed
+    counts["kv_loaded_tokens"] += loaded * block_tokens
+    for handoff in _handoffs(load, store, block_tokens, now_s, load.waited_s):
+        collector.handoff(handoff)
+
+
+def _handoffs(load: Load, store: KVStore, block_tokens: int, now_s: float, waited_s: float) -> Iterator[Handoff]:
     """Of a load that ended; times are split by blocks."""
     blocks = Counter(load.places[load.first : load.end])
     used = Counter(load.places[load.first : load.next])

@@ -1,8 +1,7 @@
 """Prefixes from tiers beyond the device: looked for when a request enters the queue, fetched while it waits, loaded while
 others compute; and computed after all where that is predicted to be sooner, or what was to come does not."""
 
-import statistics
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 
@@ -14,16 +13,18 @@ from netgain.serving.blocks.keys import Namespace
 from netgain.serving.engine import tier_jobs
 from netgain.serving.engine.arriving import ArrivingTail, Overlaps
 from netgain.serving.engine.generation import Generation
+from netgain.serving.engine.known_links import KnownLinks, Lookups
 from netgain.serving.engine.kv_load import Load, TieringOptions
 from netgain.serving.engine.load_choice import LEAST_WAIT_S, LoadChoice
 from netgain.serving.engine.mailbox import Mailbox
 from netgain.serving.engine.placing import PLACED_AT_ONCE, Placing
 from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.protocols import BlockMemory
-from netgain.serving.engine.scheduler import Published, Scheduler, StepPlan
+from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.sequence import SequenceState
+from netgain.serving.engine.step_plan import Published, StepPlan
 from netgain.serving.engine.storing import Storing
-from netgain.serving.engine.tier_report import handoffs, named_counters
+from netgain.serving.engine.tier_report import named_counters, write_down
 from netgain.serving.tiers.choice import Choice, Why
 from netgain.serving.tiers.kv_store import KVStore, Loaded, Located
 from netgain.serving.tiers.layered import LayersLoaded, group_starts
@@ -55,26 +56,15 @@ class Tiering:
         self._store, self._scheduler, self._runner = store, scheduler, runner
         self._clock, self._collector = clock, collector
         self._placing = Placing(memory, store.block_bytes, self._choice.placing, clock, rewritten)
-        self._block_tokens = scheduler.block_tokens
+        self._block_tokens, room = scheduler.block_tokens, self._options.room_bytes
         self.storing = Storing(
-            store,
-            memory,
-            scheduler.pool,
-            runner,
-            clock,
-            collector,
-            block_tokens=self._block_tokens,
-            room=self._options.room_bytes,
+            store, memory, scheduler.pool, runner, clock, collector, block_tokens=self._block_tokens, room=room
         )
         self._loads: dict[str, Load] = {}
         self._there: dict[str, Mapping[bytes, int | None]] = {}  # what tiers have, of running requests
         self._admitted_s: dict[str, float] = {}
         self._ahead_bytes = 0
-        self._lookups_s: deque[float] = deque(maxlen=16)
-        self._just_asked = False
-        self._asked_s = float("-inf")
-        self._sampled_s: dict[int, float] = {}
-        self._learning: set[int] = set()  # tiers that are read for the first time
+        self._lookups, self._links = Lookups(PROBE_EVERY_S), KnownLinks(PROBE_EVERY_S)
         self._mailbox = Mailbox(clock)
         self.counts: Counter[str] = Counter()
         self._overlaps = Overlaps(scheduler, self._choice, self._placing, self._mailbox, clock, starts, self.counts)
@@ -92,28 +82,22 @@ class Tiering:
             return
         wait_s, full_s = self._options.lookup_s, self._choice.compute_s(sequence, base)
         if self._options.policy == "measured" and full_s is not None:
-            if (
-                self._lookups_s
-                and full_s < statistics.median(self._lookups_s)
-                and now_s - self._asked_s < PROBE_EVERY_S
-            ):
+            if not self._lookups.worth(full_s, now_s):
                 self.counts["kv_lookups_skipped"] += 1
                 return
             wait_s = min(wait_s, max(LEAST_WAIT_S, full_s / 2))
-        self._asked_s = now_s
+        self._lookups.asked(now_s)
         self.counts["kv_lookups"] += 1
         self.counts["kv_lookup_tokens"] += (len(keys) - base) * self._block_tokens
         generation.kv = generation.kv or KVReuse()
         load = Load(generation, base, tuple(keys[base:]), now_s, now_s + wait_s)
         sequence.to_load = None
         self._loads[sequence.id] = load
-        self._just_asked = True
         self._runner.start(tier_jobs.locate(self._store, load, self._mailbox, self._located))
 
     async def answers(self) -> None:
         """Wait a moment for tiers that were just asked, if they are known to be quick."""
-        asked, self._just_asked = self._just_asked, False
-        if asked and self._lookups_s and statistics.median(self._lookups_s) <= PATIENCE_S:
+        if self._lookups.near(PATIENCE_S):
             until_s = self._clock.now() + PATIENCE_S
             while self._clock.now() < until_s and any(not load.located for load in self._loads.values()):
                 if self._mailbox:
@@ -156,20 +140,19 @@ class Tiering:
         """What the plan computes behind KV that is still to come."""
         return self._overlaps.of(plan, self._loads) if self._loads else ()
 
-    def passed(self, arriving: Sequence[ArrivingTail], seconds: float) -> frozenset[str]:
-        """The step is computed, in so many seconds. Returns the requests whose KV did not come in time: what it gave them is
-        void, and they wait for the rest, or compute what does not come."""
+    def computed(self, plan: StepPlan, arriving: Sequence[ArrivingTail], seconds: float) -> frozenset[str]:
+        """A step took so long: one of a single piece of a prompt, which waited for nothing, tells what prefill costs. Returns the
+        requests whose KV did not come in time: what the step gave them is void; they wait for the rest, or compute it."""
+        if not arriving:
+            if len(plan.work) == 1 and plan.work[0].prefill:
+                work = plan.work[0]
+                self._choice.cost.observed(work.count, work.start, seconds)
+            return frozenset()
         now_s = self._clock.now()
         void = [one.request_id for one in arriving if not self._overlaps.passed(one, now_s, seconds)]
         for one in arriving:
             self._place(one.load, now_s)
         return frozenset(void)
-
-    def computed(self, plan: StepPlan, seconds: float) -> None:
-        """A step took so long: one that held a single piece of a prompt tells what prefill costs."""
-        if len(plan.work) == 1 and plan.work[0].prefill:
-            work = plan.work[0]
-            self._choice.cost.observed(work.count, work.start, seconds)
 
     def published(self, generation: Generation, blocks: Sequence[Published]) -> None:
         """Blocks of a running request became findable."""
@@ -223,7 +206,7 @@ class Tiering:
         load.generation.timeline.add(Stage.CACHE_LOOKUP, load.begun_s, now_s)
         kv.lookup_s = (kv.lookup_s or 0.0) + now_s - load.begun_s
         if found is not None:
-            self._lookups_s.append(found.seconds)
+            self._lookups.answered(found.seconds)
         places = () if found is None else found.places
         self._there[load.sequence.id] = dict(zip(load.keys, places, strict=False))
         load.links = () if found is None else found.links
@@ -232,15 +215,17 @@ class Tiering:
         self.counts["kv_lookups_hit"] += bool(load.places)
         self.counts["kv_found_tokens"] += len(load.places) * self._block_tokens
         choice = self._choice.choose(load, 0, () if found is None else found.links)
-        if choice.why is Why.LEARN and self._learning.intersection(load.places[: choice.blocks]):
+        if choice.why is Why.LEARN and self._links.learning(load.places[: choice.blocks]):
             choice = Choice(0, choice.full_s, choice.full_s, Why.LEARNING)
         kv.why, kv.warm_s, kv.full_s = choice.why.value, choice.warm_s, choice.full_s
         kv.hidden_s = choice.hidden_s if choice.why is Why.LOAD else None
         self._choice.expect(load, choice, choice.blocks)
         if not choice.blocks:
             self.counts["kv_recompute_chosen"] += choice.why is Why.COMPUTE
-            if choice.why is Why.COMPUTE:
-                self._remeasure(load, now_s)
+            if choice.why is Why.COMPUTE and self._links.remeasures(load.places[0], now_s):
+                self.counts["kv_probes"] += 1
+                keys = load.keys[: self._options.group]
+                self._runner.start(tier_jobs.probe(self._store, load.generation.chain.root, keys, self._options))
             self._compute(load)
             return
         kv.chosen_tokens += choice.blocks * self._block_tokens
@@ -256,7 +241,7 @@ class Tiering:
         self._ahead_bytes += load.held_bytes
         learns = load.kv.why == Why.LEARN
         if learns:
-            self._learning.update(load.places[first : load.end])
+            self._links.learns(load.places[first : load.end])
         else:
             load.tail = self._overlaps.tail(load, first)
         self._runner.start(
@@ -266,7 +251,7 @@ class Tiering:
         )
 
     def _arrived(self, load: Load, first: int, loaded: Loaded | None, now_s: float) -> None:
-        self._learning.difference_update(load.places)
+        self._links.learnt(load.places)
         if self._loads.get(load.sequence.id) is not load:
             count = 0 if loaded is None else sum(block is not None for block in loaded.blocks)
             self.counts["kv_wasted_tokens"] += count * self._block_tokens
@@ -279,8 +264,7 @@ class Tiering:
         load.busy_s += loaded.seconds
         load.bytes += loaded.bytes
         load.over = load.over or None in loaded.blocks
-        for tier in set(load.places[first:end]):
-            self._sampled_s[tier] = now_s
+        self._links.sampled(load.places[first:end], now_s)
         if end >= load.end or load.over or self._options.policy != "measured":
             return
         # what the links turn out to be may make computing the rest the better choice
@@ -298,21 +282,11 @@ class Tiering:
 
     def _layers_arrived(self, load: Load, layers: LayersLoaded | None, now_s: float) -> None:
         tail = load.tail
-        if tail is None or self._loads.get(load.sequence.id) is not load:
-            if layers is not None and layers.complete:
-                self.counts["kv_wasted_tokens"] += len(layers.layers) * self._block_tokens // self._choice.layer_groups
-            return
-        if layers is not None:
-            load.busy_s += layers.seconds
-            load.bytes += layers.bytes
-        if layers is None or not layers.complete:
-            load.over = True
-            return
-        tail.arrived.append(layers)
-        tail.took_s.append(layers.seconds)
-        tail.came_s = now_s
-        for tier in set(load.places[tail.first : load.end]):
-            self._sampled_s[tier] = now_s
+        if tail is not None and self._loads.get(load.sequence.id) is load:
+            self._links.sampled(load.places[tail.first : load.end], now_s)
+            tail.take(load, layers, now_s)
+        elif layers is not None and layers.complete:
+            self.counts["kv_wasted_tokens"] += len(layers.layers) * self._block_tokens // self._choice.layer_groups
 
     def _begin(self, load: Load, now_s: float) -> None:
         """The request has its blocks, and waits."""
@@ -346,21 +320,9 @@ class Tiering:
 
     def _finish(self, load: Load, now_s: float) -> None:
         self._waited(load, now_s)
-        kv, loaded = load.kv, load.next - load.first
         self._scheduler.loaded(load.sequence, load.base + load.next)
-        failed = load.next < load.end
-        kv.loaded_tokens += loaded * self._block_tokens
-        kv.waited_s += load.waited_s
-        kv.bytes += load.bytes
-        kv.failed = kv.failed or failed
-        if failed and load.tail is not None:
-            self._wasted(load, len(load.tail.took_s) * (load.end - load.tail.first) // load.tail.groups)
-        kv.source = "+".join(self._store.tiers[tier] for tier in sorted(set(load.places[load.first : load.end])))
-        self.counts["kv_loads"] += 1
-        self.counts["kv_loads_failed"] += failed
-        self.counts["kv_loaded_tokens"] += loaded * self._block_tokens
-        for handoff in handoffs(load, self._store, self._block_tokens, now_s, load.waited_s):
-            self._collector.handoff(handoff)
+        self._wasted(load, 0 if load.next == load.end or load.tail is None else load.tail.blocks_worth(load.end))
+        write_down(load, self._store, self._block_tokens, now_s, self.counts, self._collector)
         self._forget(load)
 
     def _drop(self, load: Load, now_s: float) -> None:
@@ -386,13 +348,3 @@ class Tiering:
         if load.sequence.to_load is None:
             load.sequence.to_load = 0
         del self._loads[load.sequence.id]
-
-    def _remeasure(self, load: Load, now_s: float) -> None:
-        """A link thought too slow may have become faster: read a little from it, in nobody's way."""
-        tier = load.places[0]
-        if now_s - self._sampled_s.get(tier, now_s) > PROBE_EVERY_S:
-            self.counts["kv_probes"] += 1
-            self._sampled_s[tier] = now_s
-            keys = load.keys[: self._options.group]
-            self._runner.start(tier_jobs.probe(self._store, load.generation.chain.root, keys, self._options))
-        self._sampled_s.setdefault(tier, now_s)

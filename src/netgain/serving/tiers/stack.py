@@ -10,7 +10,8 @@ from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import Data
-from netgain.serving.tiers.tier import Tier, TierStats
+from netgain.serving.tiers.tier import Tier
+from netgain.serving.tiers.tier_stats import TierStats
 
 
 class StackStats(msgspec.Struct, frozen=True, kw_only=True):

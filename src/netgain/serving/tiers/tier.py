@@ -10,12 +10,13 @@ from typing import TypeVar
 
 import msgspec
 
-from netgain.cost.link import LinkEstimate, LinkFit
+from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.breaker import Breaker
 from netgain.serving.tiers.layered import LayeredObject
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Medium, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, Medium
 from netgain.serving.tiers.object import ADDRESS_BYTES, Expected, Reason, Refused, StoredObject, check_age, unpack
+from netgain.serving.tiers.tier_stats import Direction, TierStats
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -35,49 +36,6 @@ class TierOptions(msgspec.Struct, frozen=True, kw_only=True):
     open_s: float = 1.0
     longest_open_s: float = 60.0
     retention_s: float | None = None
-
-
-class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """One direction. `seconds` adds up exchanges that came back, also those that found nothing."""
-
-    objects: int
-    bytes: int
-    seconds: float
-    link: LinkFit | None
-
-
-class TierStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters since the start. Every key asked for is a hit or a miss; a refused object is a miss as well."""
-
-    name: str
-    hits: int
-    misses: int
-    loaded: Flow
-    stored: Flow
-    refused: dict[Reason, int]
-    unread: dict[FaultKind, int]  # keys not read, by why
-    unwritten: dict[FaultKind, int]  # objects not kept, by why
-    other_faults: dict[FaultKind, int]  # of contains, delete, list
-    breaker: str
-    breaker_opened: int
-    usage: Usage
-
-
-class _Direction:
-    def __init__(self) -> None:
-        self.objects = 0
-        self.bytes = 0
-        self.seconds = 0.0
-        self.link = LinkEstimate()
-
-    def add(self, objects: int, size: int, seconds: float) -> None:
-        self.objects += objects
-        self.bytes += size
-        self.seconds += seconds
-        self.link.add(size, seconds)
-
-    def flow(self) -> Flow:
-        return Flow(objects=self.objects, bytes=self.bytes, seconds=self.seconds, link=self.link.fit())
 
 
 class Tier:
@@ -106,7 +64,7 @@ class Tier:
         self._paused_until_s = 0.0
         self._said: set[str] = set()
         self._hits = self._misses = 0
-        self._loaded, self._stored = _Direction(), _Direction()
+        self._loaded, self._stored = Direction(), Direction()
         self._refused: Counter[Reason] = Counter()
         self._unread: Counter[FaultKind] = Counter()
         self._unwritten: Counter[FaultKind] = Counter()

@@ -1,0 +1,52 @@
+"""What a tier did so far, in figures."""
+
+import msgspec
+
+from netgain.cost.link import LinkEstimate, LinkFit
+from netgain.serving.tiers.medium import FaultKind, Usage
+from netgain.serving.tiers.object import Reason
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction. `seconds` adds up exchanges that came back, also those that found nothing."""
+
+    objects: int
+    bytes: int
+    seconds: float
+    link: LinkFit | None
+
+
+class TierStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters since the start. Every key asked for is a hit or a miss; a refused object is a miss as well."""
+
+    name: str
+    hits: int
+    misses: int
+    loaded: Flow
+    stored: Flow
+    refused: dict[Reason, int]
+    unread: dict[FaultKind, int]  # keys not read, by why
+    unwritten: dict[FaultKind, int]  # objects not kept, by why
+    other_faults: dict[FaultKind, int]  # of contains, delete, list
+    breaker: str
+    breaker_opened: int
+    usage: Usage
+
+
+class Direction:
+    """Adds up what one direction does."""
+
+    def __init__(self) -> None:
+        self.objects = 0
+        self.bytes = 0
+        self.seconds = 0.0
+        self.link = LinkEstimate()
+
+    def add(self, objects: int, size: int, seconds: float) -> None:
+        self.objects += objects
+        self.bytes += size
+        self.seconds += seconds
+        self.link.add(size, seconds)
+
+    def flow(self) -> Flow:
+        return Flow(objects=self.objects, bytes=self.bytes, seconds=self.seconds, link=self.link.fit())
