@@ -55,5 +55,5 @@ class StepPlan(msgspec.Struct, frozen=True):
     @property
     def named(self) -> frozenset[str]:
         """The requests that it says something of."""
-        sequences = [*(one.sequence for one in (*self.work, *self.admitted)), *self.preempted]
-        return frozenset(sequence.id for sequence in sequences)
+        working, admitted = (work.sequence for work in self.work), (one.sequence for one in self.admitted)
+        return frozenset(sequence.id for sequence in (*working, *admitted, *self.preempted))

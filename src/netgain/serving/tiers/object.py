@@ -165,6 +165,9 @@ def _fields(stored: StoredObject, digests: Sequence[bytes]) -> bytes:
     )
 
 
+Digest = bytes
+
+
 class Head(msgspec.Struct, frozen=True):
     """What the first bytes of an object say: the object with an empty payload, where that begins and ends, which is where the
     object ends, and its checksums: of each run of layers, or one of all of it."""
@@ -172,7 +175,7 @@ class Head(msgspec.Struct, frozen=True):
     stored: StoredObject
     payload_at: int
     bytes: int
-    digests: tuple[bytes, ...]
+    digests: tuple[Digest, ...]
 
     @property
     def layer_bytes(self) -> int:
