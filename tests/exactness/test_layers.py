@@ -3,6 +3,8 @@ of groups and threads, the number types and the medium; also where a late layer 
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,14 @@ from netgain.serving.runtime.llm import LLM
 from netgain.serving.tiers.object import unpack_head
 
 SAMPLING = (
-    SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True),
-    SamplingParams(max_tokens=12, temperature=0.8, top_k=50, seed=5, ignore_eos=True),
+    SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True),
+    SamplingParams(max_tokens=6, temperature=0.8, top_k=50, seed=5, ignore_eos=True),
 )
 LINES = [
     f"In row {number} there are {number * number % 97} seats, {number % 7} of them taken.\n" for number in range(30)
 ]
 PREFIX = "".join(LINES[:14])
-SUFFIXES = tuple("".join(LINES[start : start + 6]) + "In row" for start in range(14, 22))
+SUFFIXES = tuple("".join(LINES[start : start + 6]) + "In row" for start in range(14, 20))
 ASKED = tuple((PREFIX + suffix, SAMPLING[number % 2]) for number, suffix in enumerate(SUFFIXES))
 
 
@@ -37,12 +39,14 @@ def engine(path: Path, dtype: str, threads: int, **kv: object) -> LLM:
 
 
 @pytest.fixture(scope="module")
-def plain(default_model_path: Path) -> dict[str, list[tuple[int, ...]]]:
+def plain(default_model_path: Path) -> Callable[[str], list[tuple[int, ...]]]:
     """What is answered without tiers, by compute type."""
-    answers = {}
-    for dtype in ("auto", "bf16", "int8"):
+
+    @cache
+    def answers(dtype: str) -> list[tuple[int, ...]]:
         with engine(default_model_path, dtype, 1) as llm:
-            answers[dtype] = [llm.generate([prompt], sampling)[0].output_ids for prompt, sampling in ASKED]
+            return [llm.generate([prompt], sampling)[0].output_ids for prompt, sampling in ASKED]
+
     return answers
 
 
@@ -73,7 +77,12 @@ def stored(llm: LLM) -> None:
 
 @pytest.mark.parametrize(
     ("groups", "threads", "dtype", "where"),
-    [(2, 1, "auto", "dram"), (6, 2, "auto", "disk"), (16, 1, "bf16", "disk"), (3, 2, "int8", "dram")],
+    [
+        (2, 1, "auto", "dram"),
+        (6, 2, "auto", "disk"),
+        pytest.param(16, 1, "bf16", "disk", marks=pytest.mark.slow),
+        pytest.param(3, 2, "int8", "dram", marks=pytest.mark.slow),
+    ],
 )
 def test_layers_that_come_meanwhile_change_no_token(
     default_model_path, plain, tmp_path, groups: int, threads: int, dtype: str, where: str
@@ -83,8 +92,8 @@ def test_layers_that_come_meanwhile_change_no_token(
         llm.generate([PREFIX + "It ends here."], SAMPLING[0])
         stored(llm)
         answers, reuse = ask(llm)
-        assert answers == plain[dtype]
-        assert sum(kv.overlapped_tokens > 0 for kv in reuse) >= 3, "no layers came while a suffix was computed"
+        assert answers == plain(dtype)
+        assert sum(kv.overlapped_tokens > 0 for kv in reuse) > 0, "no layers came while a suffix was computed"
 
 
 @pytest.mark.parametrize("how", ["flipped", "truncated"])
@@ -97,12 +106,12 @@ def test_a_file_damaged_in_its_last_layers_is_found_behind_the_first_ones(
         prefix = tuple(llm.built.loaded.tokenizer.encode(PREFIX, start=True))
         llm.generate([PREFIX + "It ends here."], SAMPLING[0])
         stored(llm)
-        ask(llm, ASKED[:4])
+        ask(llm, ASKED[:3])
         file = file_of(llm, tmp_path, prefix[: len(prefix) // 16 * 16])
         data = file.read_bytes()
         file.write_bytes(data[:-9] if how == "truncated" else data[:-1] + bytes([data[-1] ^ 1]))
-        answers, (kv, *later) = ask(llm, ASKED[4:])
-        assert answers == plain["auto"][4:]
+        answers, (kv, *later) = ask(llm, ASKED[3:])
+        assert answers == plain("auto")[3:]
         assert kv.failed
         assert kv.loaded_tokens < kv.chosen_tokens
         assert not any(one.failed for one in later), "what was computed instead is stored again"

@@ -73,11 +73,19 @@ def test_what_is_not_the_object_asked_for_is_refused_with_its_first_group() -> N
     good = stored(7, 30)
     assert refusal(good, number=8) is Reason.WRONG_KEY
     assert refusal(msgspec.structs.replace(good, root=bytes(32))) is Reason.WRONG_NAMESPACE
-    assert refusal(msgspec.structs.replace(good, codec="int4:tables")) is Reason.UNKNOWN_CODEC
+    coded = msgspec.structs.replace(good, codec="int4:tables")
+    assert refusal(coded) is Reason.UNKNOWN_CODEC
     part_of_a_block = msgspec.structs.replace(good, tokens=3, payload=bytes(30 * 3 * SHAPE.token_bytes))
     assert refusal(part_of_a_block) is Reason.WRONG_LAYOUT
     seal = Seal(bytes(16), bytes(24))
     assert refusal(msgspec.structs.replace(good, seal=seal, payload=bytes(30 * LAYER + 16))) is Reason.NO_KEY
+
+
+def test_what_is_coded_is_of_use_only_whole_and_no_fault() -> None:
+    coded = msgspec.structs.replace(stored(7, 30), codec="int4:tables")
+    one = LayeredObject(coded.part.address(), LAYER)
+    assert one.take(10, pack(coded), Expected(shape=SHAPE, codecs=frozenset({"raw", "int4:tables"}))) is None
+    assert not one.begun
 
 
 def test_a_group_is_taken_once() -> None:

@@ -35,25 +35,40 @@ async def fetch(
     """The blocks from the one numbered `first` on, group by group, until something is missing or nothing more is wanted; those of
     the tail, if there is one, by layers."""
     tail, root, end = load.tail, load.generation.chain.root, load.end
-    whole = end if tail is None else tail.first
-    while first < whole and not load.cancelled:
-        # what a link costs is learnt from one block: its size against that of the groups tells latency from bandwidth
-        count = 1 if learns else min(options.group, whole - first)
-        learns = False
-        keys = load.keys[first : first + count]
-        loaded = await _harmless(store.load(root, keys, options.load_s))
-        mailbox.post(partial(arrived, load, first, loaded))
-        if loaded is None or None in loaded.blocks:
-            return
-        first += count
-    if tail is None or load.cancelled:
+
+    async def whole(first: int, until: int, learns: bool = False) -> bool:
+        """Whether all came that was wanted."""
+        while first < until and not load.cancelled:
+            # what a link costs is learnt from one block: its size against that of the groups tells latency from bandwidth
+            count = 1 if learns else min(options.group, until - first)
+            learns = False
+            loaded = await _harmless(store.load(root, load.keys[first : first + count], options.load_s))
+            mailbox.post(partial(arrived, load, first, loaded))
+            if loaded is None or None in loaded.blocks:
+                return False
+            first += count
+        return not load.cancelled
+
+    if tail is None:
+        await whole(first, end, learns)
+        return
+    if not await whole(first, tail.first):
         return
     blocks = store.by_layers(root, load.keys[tail.first : end], tail.starts)
     for group in range(tail.groups):
         layers = await _harmless(blocks.load(group, options.load_s))
+        if group == 0 and layers is not None and not layers.complete:
+            # coded by others, say: of use only whole; or some are missing, and those before them are used
+            mailbox.post(partial(_without_tail, load))
+            await whole(tail.first, end)
+            return
         mailbox.post(partial(layers_arrived, load, layers))
         if layers is None or not layers.complete or load.cancelled:
             return
+
+
+def _without_tail(load: Load, now_s: float) -> None:
+    load.tail = None
 
 
 async def probe(store: KVStore, root: bytes, keys: Sequence[bytes], options: TieringOptions) -> None:

@@ -144,7 +144,7 @@ class KVStore:
     @property
     def only_whole(self) -> bool:
         """Whether coding or the envelope keeps blocks from being read by layers."""
-        return self.coder is not None or self.envelope.only_whole
+        return self.envelope.only_whole or (self.coder is not None and self.coder.codes)
 
     def by_layers(self, root: bytes, keys: Sequence[bytes], starts: Sequence[int]) -> "LayeredBlocks":
         """The blocks under `keys`, to be read group of layers by group of layers; `starts` are their first layers."""

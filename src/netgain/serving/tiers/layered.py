@@ -8,6 +8,7 @@ import msgspec
 from netgain.serving.tiers.medium import Data, Range
 from netgain.serving.tiers.object import (
     HEAD_BYTES,
+    RAW,
     Expected,
     Head,
     Reason,
@@ -60,9 +61,9 @@ class LayeredObject:
         data: Data,
         expected: Expected | None = None,
         check: Callable[[StoredObject], None] | None = None,
-    ) -> memoryview:
+    ) -> memoryview | None:
         """The bytes of the layers up to the one before `end`, checked; `check` sees the object without its payload once, and may
-        raise Refused. Raises Refused, and then has taken nothing."""
+        raise Refused. None where it is coded, so that it is of use only whole. Raises Refused, and then has taken nothing."""
         if end <= self._next:
             raise ValueError(f"layer {end - 1} was taken already")
         view, head = memoryview(data), self._head
@@ -71,6 +72,8 @@ class LayeredObject:
             head = checked_head(view, self.address, expected)
             if head.stored.seal is not None:
                 raise Refused(Reason.NO_KEY, "sealed, and read as if it were in the clear")
+            if head.stored.codec != RAW:
+                return None
             if head.layer_bytes != self._layer_bytes:
                 raise Refused(Reason.WRONG_LAYOUT, f"{head.stored.tokens} tokens are stored, a whole block is wanted")
             if check is not None:

@@ -89,7 +89,7 @@ class Tier:
         """As `get`, of each object the layers from where it was read before up to the one before `end`."""
         began = [one.begun for one in objects]
 
-        def layers(one: LayeredObject, data: Data) -> memoryview:
+        def layers(one: LayeredObject, data: Data) -> memoryview | None:
             return one.take(end, data, self._expected, self._check_age)
 
         async def read(group: Sequence[LayeredObject]) -> list[Data | None]:
@@ -104,7 +104,7 @@ class Tier:
         wanted: Sequence[W],
         within_s: float | None,
         read: Callable[[Sequence[W]], Awaitable[list[Data | None]]],
-        use: Callable[[W, Data], T],
+        use: Callable[[W, Data], T | None],
         key_of: Callable[[W], bytes],
     ) -> list[T | None]:
         """What `use`, which raises Refused, makes of what `read` gives, group by group."""

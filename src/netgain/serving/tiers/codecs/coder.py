@@ -58,6 +58,11 @@ class Coder:
         return frozenset({RAW, *self._read})
 
     @property
+    def codes(self) -> bool:
+        """Whether anything is coded here; what others coded is read all the same."""
+        return bool(self._codecs)
+
+    @property
     def lossy(self) -> bool:
         return any(codec.lossy for codec in self._codecs.values())
 
