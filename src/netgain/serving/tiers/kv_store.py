@@ -208,7 +208,7 @@ class LayeredBlocks:
         started_s = self._clock.now()
         layers = await self._stack.load_layers(self._objects, self._ends[group], within_s)
         found = tuple(
-            None if data is None or one.head.stored.root != self._root else data
+            None if data is None or one.head.stored.root != self._root else memoryview(data)
             for one, data in zip(self._objects, layers, strict=True)
         )
         size = sum(len(data) for data in found if data is not None)

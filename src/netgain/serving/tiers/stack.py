@@ -119,11 +119,11 @@ class Stack:
 
     async def load_layers(
         self, objects: Sequence[LayeredObject], end: int, within_s: float | None = None
-    ) -> list[memoryview | None]:
+    ) -> list[Data | None]:
         """As `load`, of each object the layers from where it was read before up to the one before `end`, from the tier that
         gave its first ones. What came whole from a slower tier is offered to the faster ones."""
         until_s = None if within_s is None else self._clock.now() + within_s
-        found: list[memoryview | None] = [None] * len(objects)
+        found: list[Data | None] = [None] * len(objects)
         for index, lane in enumerate(self._lanes):
             asked = [
                 place

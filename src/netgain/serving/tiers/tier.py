@@ -85,7 +85,7 @@ class Tier:
 
     async def get_layers(
         self, objects: Sequence[LayeredObject], end: int, within_s: float | None = None
-    ) -> list[memoryview | None]:
+    ) -> list[Data | None]:
         """As `get`, of each object the layers from where it was read before up to the one before `end`."""
         began = [one.begun for one in objects]
 
@@ -104,12 +104,12 @@ class Tier:
         wanted: Sequence[W],
         within_s: float | None,
         read: Callable[[Sequence[W]], Awaitable[list[Data | None]]],
-        use: Callable[[W, Data], T | None],
+        use: Callable[[W, Data], Data | None],
         key_of: Callable[[W], bytes],
-    ) -> list[T | None]:
+    ) -> list[Data | None]:
         """What `use`, which raises Refused, makes of what `read` gives, group by group."""
         until_s = None if within_s is None else self._clock.now() + within_s
-        found: list[T | None] = []
+        found: list[Data | None] = []
         for group in _groups(wanted, self._options.group):
             started_s = self._clock.now()
             try:
