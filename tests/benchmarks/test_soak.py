@@ -2,8 +2,9 @@
 
 import pytest
 
-from benchmarks._soak_load import Outcome, Reference, Tally, World, check, settle
-from benchmarks.soak import Level
+from benchmarks.soak.judging import check, settle
+from benchmarks.soak.level import Level
+from benchmarks.soak.world import Outcome, Reference, Tally, World
 
 REFERENCE = Reference((5, 6, 7), "one two three")
 

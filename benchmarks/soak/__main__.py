@@ -16,22 +16,22 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import psutil
 
 from benchmarks import _report
-from benchmarks._soak_load import SCENARIOS, Tally, World, client, large, one, references
+from benchmarks.soak.asking import references
+from benchmarks.soak.clients import SCENARIOS, client, one
+from benchmarks.soak.level import RECOVERY_S, health, metrics, rest
+from benchmarks.soak.unwelcome import large
+from benchmarks.soak.world import Tally, World
 from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.serving.api.keys import KeyLimits, new_key
 
 START_S = 300.0
 CLIENTS = 10
 HUNG_AFTER_S = 90.0
-REST_S = 30.0  # the longest that a server without load may need to come to rest
-RECOVERY_S = 60.0
 SETTINGS = (
     "engine.speculation.method=ngram",
     "engine.cache.kv_tokens=512",
@@ -45,21 +45,6 @@ SETTINGS = (
     "server.head_timeout_s=2",
     "send_buffer_bytes=4096",
 )
-
-
-@dataclass(frozen=True)
-class Level:
-    """What the two processes hold in a moment of rest."""
-
-    leaked_blocks: int
-    handles: dict[str, int]
-    rss_bytes: int
-    engine_pid: int
-    engine_rss_bytes: int
-
-    def above(self, base: "Level") -> dict[str, int]:
-        grown = {name: count - base.handles.get(name, 0) for name, count in self.handles.items()}
-        return {name: count for name, count in grown.items() if count > 0}
 
 
 def main() -> None:
@@ -113,7 +98,7 @@ async def _phases(world: World, seconds: float, seed: int) -> dict[str, _report.
     started_s = time.monotonic()
     period_s = min(180.0, max(20.0, seconds / 4))
     await _warm_up(world, seed)
-    base = await _rest(world)
+    base = await rest(world)
     levels, kills, lives = [base], 0, {base.engine_pid: [base.engine_rss_bytes]}
     period = 0
     while (left_s := seconds - (time.monotonic() - started_s)) > 5:
@@ -124,18 +109,18 @@ async def _phases(world: World, seconds: float, seed: int) -> dict[str, _report.
         await _kill(world)
         kills += 1
         await load
-        level = await _rest(world)
+        level = await rest(world)
         levels.append(level)
         lives.setdefault(level.engine_pid, []).append(level.engine_rss_bytes)
         if time.monotonic() - started_s < seconds - 10:  # the same engine under load again, for its memory
             await _load(world, seed * 1000 + 500 + period, min(period_s / 2, seconds - (time.monotonic() - started_s)))
-            level = await _rest(world)
+            level = await rest(world)
             levels.append(level)
             lives[level.engine_pid].append(level.engine_rss_bytes)
     grown = [level.above(base) for level in levels]
     worst = max(grown, key=lambda more: sum(more.values()))
     world.tally.rests = [{**level.above(base), "rss_mib": level.rss_bytes >> 20} for level in levels]
-    counters = await _metrics(world)
+    counters = await metrics(world)
     life = max(lives.values(), key=len)
     tally = world.tally
     return {
@@ -183,78 +168,15 @@ async def _kill(world: World) -> None:
     started_s = time.monotonic()
     world.down_until_s = started_s + RECOVERY_S
     async with aiohttp.ClientSession(world.url) as session:
-        pid = (await _health(session))["replicas"][0]["pid"]
+        pid = (await health(session))["replicas"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
         while time.monotonic() < started_s + RECOVERY_S:
             await asyncio.sleep(0.1)
-            health = await _health(session)
-            if health["status"] == "ready" and health["replicas"][0]["pid"] != pid:
+            told = await health(session)
+            if told["status"] == "ready" and told["replicas"][0]["pid"] != pid:
                 world.down_until_s = time.monotonic() + 1.0
                 return
     world.tally.fault(f"no new engine {RECOVERY_S:g} s after the old one was killed")
-
-
-async def _rest(world: World) -> Level:
-    """Wait until nothing runs and nothing changes any more, and look; what has not come to rest in time is a leak."""
-    deadline_s = time.monotonic() + REST_S
-    before: dict[str, int] = {}
-    while True:
-        async with aiohttp.ClientSession(world.url) as session:
-            health = await _health(session)
-        gauges = await _metrics(world)
-        pid = health["replicas"][0]["pid"]
-        busy = health["replicas"][0]["in_flight"]
-        await asyncio.sleep(0.3)  # the server has closed its end of these two questions by then
-        level = None
-        if pid is not None and "netgain_kv_blocks" in gauges:
-            busy += int(gauges["netgain_requests_running"] + gauges["netgain_requests_waiting"])
-            missing = int(gauges["netgain_kv_blocks"] - gauges["netgain_kv_blocks_free"])
-            engine = psutil.Process(pid)
-            handles = _handles(engine, int(gauges["netgain_http_tasks"]))
-            parent = engine.parent()
-            assert parent is not None
-            level = Level(missing, handles, parent.memory_info().rss, pid, engine.memory_info().rss)
-            if not busy and not missing and handles == before:
-                return level
-            before = handles
-        if time.monotonic() > deadline_s and level is not None:
-            if busy:
-                world.tally.fault(f"{busy} requests are still held {REST_S:g} s after the last client left")
-            return level
-        if time.monotonic() > deadline_s + RECOVERY_S:
-            raise SystemExit(f"the server does not come to rest: {health}")
-        await asyncio.sleep(1.5)
-
-
-def _handles(engine: psutil.Process, tasks: int) -> dict[str, int]:
-    http = engine.parent()
-    assert http is not None
-    return {
-        "http_files": http.num_fds(),
-        "http_threads": http.num_threads(),
-        "http_children": len(http.children(recursive=True)),
-        "http_tasks": tasks,
-        "engine_files": engine.num_fds(),
-        "engine_threads": engine.num_threads(),
-    }
-
-
-async def _health(session: aiohttp.ClientSession) -> dict:  # type: ignore[type-arg]
-    async with session.get("/health") as response:
-        return dict(await response.json())
-
-
-async def _metrics(world: World) -> dict[str, float]:
-    """Every metric, summed over its labels."""
-    async with aiohttp.ClientSession(world.url) as session, session.get("/metrics") as response:
-        lines = (await response.text()).splitlines()
-    found: dict[str, float] = {}
-    for line in lines:
-        if not line.startswith("#"):
-            name, _, value = line.rpartition(" ")
-            name = name.partition("{")[0]
-            found[name] = found.get(name, 0.0) + float(value)
-    return found
 
 
 if __name__ == "__main__":
