@@ -18,7 +18,7 @@ _SOURCES = Path(__file__).parent / "csrc"
 
 
 class _Planes(ctypes.Structure):
-    """`Planes` in codecs.cpp."""
+    """`Planes` in bins.hpp."""
 
     _fields_ = (
         *((name, c_int64) for name in ("layers", "heads", "dim", "tokens")),
