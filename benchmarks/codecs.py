@@ -6,7 +6,7 @@ the model's own KV (0 where every bit came back), `_perplexity`: ratio to it; `_
 --again, what `netgain cache codecs` measured here before is taken.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from benchmarks import _report
 from netgain.cli.cache_codecs import gate_texts
@@ -20,12 +20,14 @@ def main() -> None:
     parser = _report.arguments(__doc__)
     parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
     options = parser.parse_args()
-    _report.write(options.json, measure(options.again), title="KV codecs")
+    _report.write(options.json, measure(again=options.again), title="KV codecs")
 
 
-def measure(again: bool = False) -> dict[str, _report.Figure]:
-    """The figures of all codecs."""
-    report = measured("default", NAMES, gate_texts("bundled"), cache_folder(), lambda what, done: None, again=again)
+def measure(
+    told: Callable[[str, float], None] = lambda what, done: None, again: bool = False
+) -> dict[str, _report.Figure]:
+    """The figures of all codecs; `told` what is being measured, and the share that is done."""
+    report = measured("default", NAMES, gate_texts("bundled"), cache_folder(), told, again=again)
     return figures(report.rows)
 
 

@@ -26,9 +26,10 @@ before.
 
 import contextlib
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import _kv_overlap, _kv_process, _report, codecs
@@ -60,22 +61,41 @@ def main() -> None:
     figures = nothing_known()
     context: dict[str, object] = {"repeats": options.repeats}
     wrong: list[int] = []
+    say = _Progress()
     if "warm" in parts:
         for tier in TIERS:
+            say(f"warm from {tier}")
             figures |= _warm(tier, options.repeats, wrong, context)
     if "policy" in parts:
-        figures |= _policy(options.repeats, wrong, context)
+        figures |= _policy(options.repeats, wrong, context, say)
     if "overlap" in parts:
+        say("loads behind computing")
         figures |= _kv_overlap.measure(options.repeats, wrong, context)
     if "workloads" in parts:
-        figures |= _workloads(wrong, context)
+        figures |= _workloads(wrong, context, say)
     if "trace" in parts:
+        say("replay of the trace")
         figures |= _trace(options.trace)
     if "codecs" in parts:
-        figures |= of_codecs(codecs.measure())
+        say("codecs")
+        figures |= of_codecs(codecs.measure(lambda what, done: say(f"{what}, {done:.0%}")))
+    say("done")
     if wrong:
         figures["wrong_tokens"] = sum(wrong)
     _report.write(options.json, figures, context, "KV beyond the device")
+
+
+class _Progress:
+    """Says on standard error what is measured now, and how long the run has taken."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._said = ""
+
+    def __call__(self, what: str) -> None:
+        if what != self._said:
+            print(f"{time.monotonic() - self._began_s:5.0f} s  {what}", file=sys.stderr, flush=True)
+        self._said = what
 
 
 def nothing_known() -> dict[str, _report.Figure]:
@@ -153,7 +173,9 @@ def _place(tier: str) -> Iterator[str]:
             yield f"valkey://127.0.0.1:{port}/0"
 
 
-def _policy(repeats: int, wrong: list[int], context: dict[str, object]) -> dict[str, _report.Figure]:
+def _policy(
+    repeats: int, wrong: list[int], context: dict[str, object], say: Callable[[str], None]
+) -> dict[str, _report.Figure]:
     regrets: dict[str, float] = {}
     errors: list[float] = []
     shown: dict[str, object] = {}
@@ -161,6 +183,7 @@ def _policy(repeats: int, wrong: list[int], context: dict[str, object]) -> dict[
         prompt = prompt_of(plain.tokenizer, POLICY_TOKENS)
         wanted = plain.first("cold", prompt).output_ids
     for rate in RATES:
+        say(f"policy over a link of {rate}/s")
         tier = f"dram:1GiB?bandwidth={rate}&latency=200us"
         arms = {policy: (tier, policy) for policy in ("always", "never", "measured")}
         with _kv_process.Arms(arms) as engines:
@@ -186,10 +209,11 @@ def _policy(repeats: int, wrong: list[int], context: dict[str, object]) -> dict[
     }
 
 
-def _workloads(wrong: list[int], context: dict[str, object]) -> dict[str, _report.Figure]:
+def _workloads(wrong: list[int], context: dict[str, object], say: Callable[[str], None]) -> dict[str, _report.Figure]:
     ratios: dict[str, float] = {}
     arms: dict[str, Sequence[str]] = {"with": ("dram:1GiB", "measured"), "without": ()}
     for name in bundled_names():
+        say(f"workload {name}")
         with _kv_process.Arms(arms, kv_tokens=4096, keeps=True) as engines:
             prompts = [engines.ids_of(item) for item in load_workload(name).items]
             times: dict[str, list[float]] = {arm: [] for arm in arms}

@@ -17,6 +17,7 @@ from rich.console import Console
 from netgain.cli.cache_blend import blend
 from netgain.cli.cache_codecs import codecs
 from netgain.cli.cache_curve import curve
+from netgain.cli.cache_experiment import experiment
 from netgain.cli.cache_show import (
     ANONYMOUS,
     SEALED,
@@ -45,6 +46,7 @@ app = typer.Typer(no_args_is_help=True, help="Look into KV tiers, verify or purg
 app.command()(curve)
 app.command()(codecs)
 app.command()(blend)
+app.command()(experiment)
 
 FAILED = 1
 _PATIENCE_S = 60.0  # for one exchange: nobody's request waits for it

@@ -51,7 +51,7 @@ COMMANDS: Mapping[str, Command] = {
     "keys": Command("netgain.cli.keys:app", "Make, list or revoke API keys of a server."),
     "cache": Command(
         "netgain.cli.cache:app",
-        "Look into KV tiers, verify or purge them; what a tier of N GiB would give; calibrate blending.",
+        "Look into KV tiers, verify or purge them; whether they pay here, in five steps; calibrate blending.",
     ),
     "record": Command(
         "netgain.cli.record:app", "Record the traffic of any OpenAI-compatible server, or import its logs."

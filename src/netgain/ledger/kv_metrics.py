@@ -54,6 +54,16 @@ TIER_GAUGES: Mapping[str, tuple[str, str]] = {
     "tier_broken": ("netgain_kv_tier_broken", "1 while a tier is left alone because it failed."),
     "tier_load_latency_s": ("netgain_kv_tier_load_latency_seconds", "Latency of reading, as learnt."),
     "tier_load_bytes_per_s": ("netgain_kv_tier_load_bytes_per_second", "Bandwidth of reading, as learnt."),
+    "tier_load_p95_s": ("netgain_kv_tier_load_seconds_p95", "Time of one exchange that read, over the last 512: p95."),
+    "tier_load_p99_s": ("netgain_kv_tier_load_seconds_p99", "Time of one exchange that read, over the last 512: p99."),
+    "tier_store_p95_s": (
+        "netgain_kv_tier_store_seconds_p95",
+        "Time of one exchange that wrote, over the last 512: p95.",
+    ),
+    "tier_store_p99_s": (
+        "netgain_kv_tier_store_seconds_p99",
+        "Time of one exchange that wrote, over the last 512: p99.",
+    ),
     "tier_load_error": ("netgain_kv_tier_load_error_ratio", "How far such a prediction is off at the median."),
 }
 

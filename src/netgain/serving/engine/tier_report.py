@@ -12,6 +12,24 @@ from netgain.serving.tiers.codecs.coder import CoderStats
 from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.stack import StackStats
 
+COUNTED = (  # each from 0, so that whoever reads them knows of the first time
+    "kv_lookups",
+    "kv_lookups_hit",
+    "kv_lookups_skipped",
+    "kv_lookups_late",
+    "kv_lookup_tokens",
+    "kv_found_tokens",
+    "kv_loaded_tokens",
+    "kv_wasted_tokens",
+    "kv_recompute_chosen",
+    "kv_loads",
+    "kv_loads_failed",
+    "kv_loads_cut",
+    "kv_overlaps",
+    "kv_overlaps_late",
+    "kv_probes",
+)
+
 
 def named_counters(stats: StackStats, coded: CoderStats | None = None) -> Mapping[str, float]:
     """Flat, `name/tier`, and `name/codec` where something may be coded; what is not known is left out."""
@@ -35,6 +53,10 @@ def named_counters(stats: StackStats, coded: CoderStats | None = None) -> Mappin
             "tier_bytes": tier.usage.bytes,
             "tier_queued_bytes": queued,
             "tier_broken": float(tier.breaker != "closed"),
+            "tier_load_p95_s": tier.loaded.p95_s,
+            "tier_load_p99_s": tier.loaded.p99_s,
+            "tier_store_p95_s": tier.stored.p95_s,
+            "tier_store_p99_s": tier.stored.p99_s,
         }
         if tier.loaded.link is not None:
             values["tier_load_latency_s"] = tier.loaded.link.latency_s

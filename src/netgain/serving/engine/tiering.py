@@ -24,7 +24,7 @@ from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.sequence import SequenceState
 from netgain.serving.engine.step_plan import Published, StepPlan
 from netgain.serving.engine.storing import Storing
-from netgain.serving.engine.tier_report import named_counters, write_down
+from netgain.serving.engine.tier_report import COUNTED, named_counters, write_down
 from netgain.serving.tiers.choice import Choice, Why
 from netgain.serving.tiers.kv_store import KVStore, Loaded, Located
 from netgain.serving.tiers.layered import LayersLoaded, group_starts
@@ -66,7 +66,7 @@ class Tiering:
         self._ahead_bytes = 0
         self._lookups, self._links = Lookups(PROBE_EVERY_S), KnownLinks(PROBE_EVERY_S)
         self._mailbox = Mailbox(clock)
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
         self._overlaps = Overlaps(scheduler, self._choice, self._placing, self._mailbox, clock, starts, self.counts)
 
     def root(self, namespace: Namespace, salt: bytes) -> bytes:
