@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from netgain.cost.step_cost import StepCost, StepPoint
+from netgain.event_loop import new_loop
 from netgain.ledger.clock import WallClock
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.runtime import engine_process
@@ -32,7 +33,8 @@ def main(arguments: Sequence[str]) -> None:
         engine_process.main(options, lambda executor: SimulatedExecutor(WallClock(), cost, filler=FILLER))
     else:
         port, step_s = rest
-        asyncio.run(serve(int(port), step_s))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(serve(int(port), step_s))
 
 
 async def serve(port: int, step_s: str) -> None:

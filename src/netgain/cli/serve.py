@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from netgain.event_loop import new_loop
 from netgain.serving.api.launch import launch_server
 from netgain.serving.runtime.config import ServerConfig
 from netgain.serving.runtime.config_file import load_config, to_yaml
@@ -78,7 +79,8 @@ def serve(
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    asyncio.run(launch_server(effective, _announce))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(launch_server(effective, _announce))
 
 
 def _announce(url: str, info: Mapping[str, Any], keys: int | None) -> None:

@@ -2,11 +2,12 @@
 ended; in an event loop that costs the client as little as possible."""
 
 import asyncio
-import importlib.util
 import signal
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from netgain.event_loop import new_loop
 
 T = TypeVar("T")
 
@@ -19,15 +20,6 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
             return runner.run(_cancelled_by_signals(work))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed (it has no form for Windows): reading a token of a stream takes two thirds of the time."""
-    if importlib.util.find_spec("uvloop") is None:
-        return asyncio.new_event_loop()
-    import uvloop
-
-    return uvloop.new_event_loop()
 
 
 async def _cancelled_by_signals(work: Coroutine[Any, Any, T]) -> T:

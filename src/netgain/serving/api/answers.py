@@ -35,6 +35,10 @@ class Answer(Protocol):
         """No more pieces have come for now: send what can be sent."""
         ...
 
+    def pass_on_at_once(self) -> bool:
+        """The same without waiting for anything; False where something is left for `pass_on`."""
+        ...
+
     async def finish(self, choices: Sequence[Choice], records: Records) -> None:
         """Send the rest, with the `records` for the client (none: they were not asked for)."""
         ...
@@ -78,22 +82,36 @@ class Streamed:
             self._ended.append(choice)
 
     async def pass_on(self) -> None:
-        since_s, self._since_s = self._since_s, None
-        if since_s is None:
+        if self.pass_on_at_once():
             return
-        sender = self._sender
+        since_s, sender = self._since_s, self._sender
+        assert since_s is not None
         if not sender.started:
             sender.worked(since_s)  # else the head would hide how long the first tokens took to become text
             await sender.start(200, {**_STREAM_HEADERS, "x-request-id": self._form.id})
         if self._events:
-            data = b"".join(self._events)
-            self._events.clear()
-            await sender.body(data, since_s)
+            await sender.body(b"".join(self._events), since_s)
+        self._passed_on()
+
+    def pass_on_at_once(self) -> bool:
+        if self._since_s is None:
+            return True
+        if not self._sender.started:
+            return False
+        if self._events and not self._sender.body_at_once(b"".join(self._events), self._since_s):
+            return False
+        self._passed_on()
+        return True
+
+    def _passed_on(self) -> None:
+        now_s = self._sender.free_s
+        self._since_s = None
+        self._events.clear()
         for choice in self._spoke:
-            self._note_sent(choice, sender.free_s)
+            self._note_sent(choice, now_s)
         self._spoke.clear()
         for choice in self._ended:
-            choice.finished_s = sender.free_s
+            choice.finished_s = now_s
         self._ended.clear()
 
     async def finish(self, choices: Sequence[Choice], records: Records) -> None:
@@ -151,6 +169,9 @@ class Whole:
 
     async def pass_on(self) -> None:
         """Waits for the end."""
+
+    def pass_on_at_once(self) -> bool:
+        return True
 
     async def finish(self, choices: Sequence[Choice], records: Records) -> None:
         sender = self._sender

@@ -4,7 +4,9 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from typing import cast
 
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from netgain.serving.api.errors import ApiError
@@ -16,6 +18,13 @@ _LINGER_S = 2.0  # after an answer that came before the request was complete, th
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _PASSED_OVER = b"\r\nignored:"  # of the same length
 _PIPELINED = 8  # requests sent ahead of their answers
+_AT_ONCE = "netgain.body_at_once"
+
+
+def body_at_once(scope: Scope) -> Callable[[bytes], bool] | None:
+    """Sends a part of an answer's body without waiting, or says False, so that a token of a stream need not wake the task that
+    answers. None: another server than this one called the application."""
+    return cast("Callable[[bytes], bool] | None", scope.get(_AT_ONCE))
 
 
 class Connection(HttpToolsProtocol):
@@ -89,7 +98,8 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = None
         self._stop("head")
         super().on_headers_complete()
-        self.cycle.transport = _AnswerSide(self, self.cycle)
+        side = self.cycle.transport = _AnswerSide(self, self.cycle)
+        self.cycle.scope[_AT_ONCE] = side.body_at_once
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
         if len(self.pipeline) > _PIPELINED:
@@ -198,6 +208,15 @@ class _AnswerSide:
 
     def close(self) -> None:
         self._connection.close_behind(self._cycle)
+
+    def body_at_once(self, data: bytes) -> bool:
+        """Send a part of a chunked body whose head was sent, as uvicorn does; False where its `send` has to do that: it may
+        have to wait for the socket, or the client is gone."""
+        cycle = self._cycle
+        if self._connection.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+            return False
+        self.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
 
 def _without_upgrade(data: bytes) -> bytes:

@@ -15,9 +15,11 @@ from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import Timeline
 from netgain.serving.api.answers import Answer, Streamed, Whole
 from netgain.serving.api.choice import Choice
+from netgain.serving.api.connection import body_at_once
 from netgain.serving.api.doorstep import send_behind_the_head
 from netgain.serving.api.errors import ApiError, to_api_error
 from netgain.serving.api.frame import event as stream_event
+from netgain.serving.api.inbox import Inbox
 from netgain.serving.api.metrics import Metrics
 from netgain.serving.api.prepare import Prepared
 from netgain.serving.api.quota import Admission
@@ -76,14 +78,16 @@ class Exchange(Response):
             )
         }
         self._tickets: list[Ticket] = []
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the client is gone
+        self._open = set(self._choices)  # the engine has not let go of these
+        self._inbox: Inbox[Event | None] = Inbox()  # None: the client is gone
+        self._left = False
         self._gap: tuple[float, float] | None = None  # before the newest step
         self._refusal: NetgainError | None = None
         self._failure: NetgainError | None = None  # whatever ended the request badly, refusals included
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run it. Raises NetgainError when nothing was sent yet; later failures become an event of the stream."""
-        sender = Sender(send, send_behind_the_head(scope), self._timeline)
+        sender = Sender(send, send_behind_the_head(scope), body_at_once(scope), self._timeline)
         hangup = asyncio.create_task(self._watch_for_hangup(receive))
         try:
             self._submit()
@@ -122,7 +126,7 @@ class Exchange(Response):
                 deadline_s=None if self._timeout_s is None else self._received_s + self._timeout_s,
                 chunks=choice.job.chunks,
             )
-            self._tickets.append(self._fleet.submit(request, self._events.put_nowait))
+            self._tickets.append(self._fleet.submit(request, self._inbox.put))
 
     def _answer(self, sender: Sender) -> Answer:
         if self._prepared.stream:
@@ -132,28 +136,40 @@ class Exchange(Response):
 
     async def _follow(self, answer: Answer) -> bool:
         """Take events until every choice is over. Returns False when the client left; raises what ended a choice badly."""
-        choices, events = tuple(self._choices.values()), self._events
-        while not all(choice.closed for choice in choices):
-            event = await events.get()
+
+        def at_once() -> bool:
+            return self._take_all(answer) and answer.pass_on_at_once()
+
+        goes_on = True
+        while goes_on:
             try:
-                while event is not None:
-                    self._take(event, answer)
-                    if events.empty():
-                        break
-                    event = events.get_nowait()
-            finally:
-                await answer.pass_on()  # also before a failure is told
+                await self._inbox.wait(at_once)
+                goes_on = self._take_all(answer)
+            except Exception:
+                await answer.pass_on()  # before the failure is told
+                raise
+            await answer.pass_on()
+        if self._left:
+            await self._give_up()
+        return not self._left
+
+    def _take_all(self, answer: Answer) -> bool:
+        """Take what has come. Returns whether more is to come: the client is there, and a choice is not over."""
+        events = self._inbox.items
+        while events and not self._left:
+            event = events.popleft()
             if event is None:
-                await self._give_up()
-                return False
-        return True
+                self._left = True
+            else:
+                self._take(event, answer)
+        return not self._left and bool(self._open)
 
     def _take(self, event: Event, answer: Answer) -> None:
         """Add what an event brings to the answer; raises what ended its choice badly."""
         if not isinstance(event, Delivery):
             choice = self._choices[event.request_id]
             complete = choice.ended  # a stop string has ended it for the client
-            choice.lose(str(event.error))
+            self._last_words(event)
             if complete:
                 return
             self._refusal = event.error
@@ -166,6 +182,8 @@ class Exchange(Response):
         choice = self._choices[output.request_id]
         ended_before = choice.ended
         piece = choice.take(output)
+        if choice.closed:
+            self._open.discard(choice.request_id)
         if ended_before:
             return
         if choice.ended:
@@ -186,15 +204,24 @@ class Exchange(Response):
         submitted = {ticket.request_id for ticket in self._tickets}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ABORT_TIMEOUT_S):
-                while any(not self._choices[name].closed for name in submitted):
-                    event = await self._events.get()
-                    if isinstance(event, Delivery):
-                        self._choices[event.output.request_id].take(event.output)
-                    elif event is not None:
-                        self._choices[event.request_id].lose(str(event.error))
+                while self._open & submitted:
+                    await self._inbox.wait()
+                    if (event := self._inbox.items.popleft()) is not None:
+                        self._last_words(event)
         for choice in self._choices.values():
             choice.give_up()
         self._timeline.add(Stage.RESPOND, since_s, time.monotonic())
+
+    def _last_words(self, event: Event) -> None:
+        """What an event says for the record alone."""
+        if isinstance(event, Delivery):
+            choice = self._choices[event.output.request_id]
+            choice.take(event.output)
+        else:
+            choice = self._choices[event.request_id]
+            choice.lose(str(event.error))
+        if choice.closed:
+            self._open.discard(choice.request_id)
 
     def _write_records(self, scope: Scope) -> None:
         """One record for every choice that the engine took on, and a trace of the whole."""
@@ -262,7 +289,7 @@ class Exchange(Response):
     async def _watch_for_hangup(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._events.put_nowait(None)
+        self._inbox.put(None)
 
 
 async def _send_failure(sender: Sender, error: NetgainError) -> None:

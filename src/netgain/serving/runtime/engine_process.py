@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from netgain.errors import NetgainError, UsageError
+from netgain.event_loop import new_loop
 from netgain.ledger.clock import WallClock
 from netgain.ledger.collector import Collector
 from netgain.ledger.records import StepRecord
@@ -56,7 +57,8 @@ def main(options: Sequence[str] | None = None, wrap_executor: Callable[[Executor
     parser.add_argument("--socket", required=True, help="Unix socket of the fleet")
     arguments = parser.parse_args(options)
     _die_with_parent()
-    asyncio.run(_run_and_exit(_Process(arguments.socket, wrap_executor or (lambda executor: executor))))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_run_and_exit(_Process(arguments.socket, wrap_executor or (lambda executor: executor))))
 
 
 async def _run_and_exit(process: "_Process") -> None:
