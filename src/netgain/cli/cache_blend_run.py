@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 from collections.abc import Sequence
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from netgain.cli.progress import progress_bar
 from netgain.errors import UsageError
 from netgain.measuring.quality.estimates import mean_over_texts
 from netgain.measuring.quality.paired_scores import tango_interval
@@ -49,7 +47,7 @@ def calibrate(
     kind = DTYPES[("fp32" if dtype == "fp32" else "bf16") if kv_dtype == "auto" else kv_dtype]
     namespace = loaded.namespace(kind)
     selections: list[Selection] = [*(selection_of(ratio) for ratio in ratios), *(First(count) for count in firsts)]
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("questions", total=1.0)
         try:
             answered = list(
@@ -134,14 +132,3 @@ def _proportion(right: int, count: int) -> tuple[float, float]:
     share, spread = right / count, z * z / count
     centre, half = share + spread / 2, z * (share * (1 - share) / count + spread / (4 * count)) ** 0.5
     return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )

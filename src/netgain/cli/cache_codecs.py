@@ -10,9 +10,9 @@ import msgspec
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from netgain.cli.progress import progress_bar
 from netgain.folders import cache_folder
 from netgain.measuring.quality.texts import load_texts
 from netgain.serving.tiers.codecs.names import NAMES
@@ -50,7 +50,7 @@ def codecs(
     pieces = gate_texts(texts)
     from netgain.serving.runtime.codec_gate.run import measured  # torch
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("loading the model", total=1.0)
         report = measured(
             model,
@@ -111,15 +111,4 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{loss.perplexity_ratio.value - 1:+.2%}" if loss else "+0.00%",
         str(loss.found) if loss else "as raw",
         f"lossy, {row.state}" if row.lossy else row.state,
-    )
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f} %"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
     )

@@ -11,9 +11,9 @@ import msgspec
 import torch
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from netgain.cli.progress import progress_bar
 from netgain.cost import kept
 from netgain.errors import UsageError
 from netgain.folders import cache_folder
@@ -57,7 +57,7 @@ def measured_quality(checkpoint: Checkpoint, weights: WeightSource, wanted: Sequ
     if before and same_way(before, measured):
         measured = before
     missing = [form for form in wanted if measured.row(form) is None]
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("float32", total=1.0)
         rows = measure(
             checkpoint.path,
@@ -118,15 +118,4 @@ def _cells(row: Quality | Refused) -> tuple[str, ...]:
         f"{row.kl_mean:.2g}",
         f"{row.kl_p99:.2g}",
         f"{row.same_top:.2%}",
-    )
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f} %"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
     )

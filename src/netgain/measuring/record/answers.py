@@ -96,19 +96,22 @@ def _usage(found: object) -> Usage | None:
     if not isinstance(found, dict):
         return None
     details = found.get("input_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    prompt = _count(found.get("input_tokens"))
+    cached = token_count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    prompt = token_count(found.get("input_tokens"))
     if (
         "cache_read_input_tokens" in found or "cache_creation_input_tokens" in found
     ):  # Messages count these beside the others
-        cached = _count(found.get("cache_read_input_tokens"))
+        cached = token_count(found.get("cache_read_input_tokens"))
         prompt = (
-            None if prompt is None else prompt + (cached or 0) + (_count(found.get("cache_creation_input_tokens")) or 0)
+            None
+            if prompt is None
+            else prompt + (cached or 0) + (token_count(found.get("cache_creation_input_tokens")) or 0)
         )
-    return Usage(prompt, _count(found.get("output_tokens")), None if cached is None else CachedTokens(cached))
+    return Usage(prompt, token_count(found.get("output_tokens")), None if cached is None else CachedTokens(cached))
 
 
-def _count(value: object) -> int | None:
+def token_count(value: object) -> int | None:
+    """A number of tokens as servers write them; None for anything else."""
     return value if type(value) is int and value >= 0 else None
 
 

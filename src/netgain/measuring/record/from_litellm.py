@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from netgain.measuring.record.answers import response_reason
+from netgain.measuring.record.answers import response_reason, token_count
 from netgain.measuring.record.entry import Entry
 from netgain.measuring.record.hashing import Hasher, canonical, prompt_count
 from netgain.measuring.record.reading import asked_of
@@ -103,7 +103,7 @@ def _entry(found: dict[str, Any], start_s: float, hasher: Hasher) -> Entry:
     body = None if prompt_of is None else {**asked, **prompt_of}
     prompt = None if body is None else canonical(body)
     end_s, first_s = _time(found.get("endTime")), _time(found.get("completionStartTime"))
-    counts = [_count(found.get(name)) for name in ("prompt_tokens", "completion_tokens")]
+    counts = [token_count(found.get(name)) for name in ("prompt_tokens", "completion_tokens")]
     if not any(counts):  # LiteLLM writes 0 where no usage came
         counts = [None, None]
     metadata = found.get("metadata") if isinstance(found.get("metadata"), dict) else {}
@@ -186,11 +186,7 @@ def _dicts(value: object) -> list[dict[str, Any]]:
 def _cached(metadata: dict[str, Any]) -> int | None:
     usage = metadata.get("usage_object")
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    return _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return token_count(details.get("cached_tokens")) if isinstance(details, dict) else None
 
 
 def _time(value: object) -> float | None:
