@@ -54,7 +54,7 @@ class TorchExecutor:
         if self._kv is None:
             raise ExecutorFailed("the executor is closed")
         if any(segment.chunks is not None for segment in batch.segments):
-            return self._execute_apart(batch, self._kv)
+            return await self._execute_apart(batch, self._kv)
         try:
             packed = self._packer.pack(batch.segments)
             if batch.arriving:
@@ -92,8 +92,12 @@ class TorchExecutor:
         forward_s += time.monotonic() - started_s
         return StepResult(self._answers(batch.segments, packed.wanted_of, logits, missing), forward_s)
 
-    def _execute_apart(self, batch: Batch, kv: PagedKV) -> StepResult:
+    async def _execute_apart(self, batch: Batch, kv: PagedKV) -> StepResult:
         """Segments with chunks are computed one by one, the others together."""
+        for one in batch.arriving:  # all of it comes first: blended passes are not held up between layers
+            for group in range(len(one.starts)):
+                if not await one.ready(group):
+                    break
         plain = tuple(segment for segment in batch.segments if segment.chunks is None)
         started_s = time.monotonic()
         done: dict[str, SegmentResult] = {}
