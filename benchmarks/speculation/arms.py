@@ -1,6 +1,7 @@
 """An engine in this process for every way to draft, and a block of requests through one of them."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -14,7 +15,8 @@ from netgain.ledger.clock import WallClock
 from netgain.ledger.collector import Collector
 from netgain.ledger.records import DraftCounts
 from netgain.measuring.workload.item import Item
-from netgain.serving.engine.request import Request, SamplingParams
+from netgain.serving.engine.engine import Engine
+from netgain.serving.engine.request import Output, Request, SamplingParams
 from netgain.serving.model.drafts.manifest import MANIFEST, Manifest, read_manifest
 from netgain.serving.runtime.build import BuiltEngine, build_engine
 from netgain.serving.runtime.config import EngineConfig
@@ -26,6 +28,7 @@ STEPS_KEPT = 64
 LONGER = 2  # suffix drafts are as long as their match allows, so that they may be longer than those that always copy k
 KV_TOKENS = 40_960
 CURVE_S, CURVE_BATCH = 20.0, 32
+SLICE_S = 0.1  # some steps: what another engine left in the processor's caches is paid for by the first of them
 
 Speculation = Mapping[str, object]
 
@@ -97,42 +100,11 @@ class Arm:
         """Whether it has a curve of step costs, which the goodput control needs to decide for any draft."""
         return self._built.engine.step_curve.cost is not None
 
-    async def run(self, items: Sequence[Item], concurrency: int, salt: str) -> Ran:
-        """Answer `items`, `concurrency` of them at a time; nothing that another `salt` left in a cache is found.
-
-        Raises Unavailable when a request cannot be answered.
-        """
-        engine, clock = self._built.engine, self._clock
-        asked = [(f"{self.name}-{self._number + place}", item) for place, item in enumerate(items)]
+    def block(self, items: Sequence[Item], concurrency: int, salt: str) -> "Block":
+        """`items`, `concurrency` of them at a time; nothing that another `salt` left in a cache is found."""
+        asked = [self._request(f"{self.name}-{self._number + place}", item, salt) for place, item in enumerate(items)]
         self._number += len(items)
-        requests = deque(self._request(name, item, salt) for name, item in asked)
-        said: dict[str, list[int]] = {name: [] for name, _ in asked}
-        drafts, decode_s, running = DraftCounts(), 0.0, 0
-        began_s = clock.now()
-        while requests or engine.has_work:
-            while requests and running < concurrency:
-                engine.submit(msgspec.structs.replace(requests.popleft(), received_s=clock.now()))
-                running += 1
-            await asyncio.sleep(0)  # an engine of this process gives the loop no turn, in which signals are noticed
-            for output in await engine.step():
-                said[output.request_id] += output.tokens
-                if output.finish_reason is None:
-                    continue
-                running -= 1
-                if output.error is not None or output.trace is None or output.trace.first_token_s is None:
-                    raise Unavailable(f"{self.name}: a request ended without an answer: {output.error}")
-                drafts.merge(output.trace.drafts)
-                decode_s += clock.now() - output.trace.first_token_s
-        seconds = clock.now() - began_s
-        tokens = sum(map(len, said.values()))
-        return Ran(
-            seconds=seconds,
-            decode_s=decode_s,
-            output_tokens=tokens,
-            later_tokens=tokens - len(asked),
-            drafts=drafts,
-            answers=tuple(sha256(msgspec.json.encode(said[name])).hexdigest()[:16] for name, _ in asked),
-        )
+        return Block(self.name, self._built.engine, self._clock, asked, concurrency)
 
     def close(self) -> None:
         self._built.engine.close()
@@ -154,3 +126,73 @@ class Arm:
         )
         ids = tuple(encoded(prompt, loaded.tokenizer, loaded.template))
         return Request(id=name, prompt=ids, sampling=sampling, salt=salt.encode(), received_s=0.0)
+
+
+class Block:
+    """Requests that go through one engine, slice by slice. Its time counts only while a slice runs, so that blocks of several
+    arms can take turns within a fraction of a second: what disturbs the machine disturbs them alike."""
+
+    def __init__(
+        self, name: str, engine: Engine, clock: WallClock, requests: Sequence[Request], concurrency: int
+    ) -> None:
+        self._name, self._engine, self._clock, self._concurrency = name, engine, clock, concurrency
+        self._waiting = deque(requests)
+        self._running = 0
+        self._said: dict[str, list[int]] = {request.id: [] for request in requests}
+        self._first_s: dict[str, float] = {}  # when its first token came, in the block's own time
+        self._drafts, self._decode_s, self._spent_s = DraftCounts(), 0.0, 0.0
+
+    @property
+    def over(self) -> bool:
+        return not self._waiting and not self._engine.has_work
+
+    async def run(self, seconds: float = math.inf) -> None:
+        """Go on for about so long, at least a step, or to the end. Raises Unavailable when a request cannot be answered."""
+        engine, clock = self._engine, self._clock
+        began_s = clock.now()
+        while not self.over:
+            while self._waiting and self._running < self._concurrency:
+                engine.submit(msgspec.structs.replace(self._waiting.popleft(), received_s=clock.now()))
+                self._running += 1
+            await asyncio.sleep(0)  # an engine of this process gives the loop no turn, in which signals are noticed
+            outputs = await engine.step()
+            now_s = clock.now()
+            for output in outputs:
+                self._take(output, self._spent_s + now_s - began_s)
+            if now_s - began_s >= seconds:
+                break
+        self._spent_s += clock.now() - began_s
+
+    @property
+    def ran(self) -> Ran:
+        """Of a block that is over."""
+        tokens = sum(map(len, self._said.values()))
+        return Ran(
+            seconds=self._spent_s,
+            decode_s=self._decode_s,
+            output_tokens=tokens,
+            later_tokens=tokens - len(self._said),
+            drafts=self._drafts,
+            answers=tuple(sha256(msgspec.json.encode(said)).hexdigest()[:16] for said in self._said.values()),
+        )
+
+    def _take(self, output: Output, at_s: float) -> None:
+        self._said[output.request_id] += output.tokens
+        if output.tokens:
+            self._first_s.setdefault(output.request_id, at_s)
+        if output.finish_reason is None:
+            return
+        self._running -= 1
+        if output.error is not None or output.trace is None or output.request_id not in self._first_s:
+            raise Unavailable(f"{self._name}: a request ended without an answer: {output.error}")
+        self._drafts.merge(output.trace.drafts)
+        self._decode_s += at_s - self._first_s[output.request_id]
+
+
+async def by_turns(blocks: Sequence[Block], slice_s: float = SLICE_S) -> None:
+    """Run all of them to their ends, a slice of each after the other, in turning order."""
+    order = list(blocks)
+    while order := [block for block in order if not block.over]:
+        for block in order:
+            await block.run(slice_s)
+        order.reverse()

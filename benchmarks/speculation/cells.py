@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from benchmarks.speculation.arms import Ran
+from benchmarks.speculation.prompts import COPY
 from netgain.errors import UsageError
 from netgain.measuring.workload.item import Item
 
@@ -14,12 +15,15 @@ CONCURRENCIES = (1, 4, 16)
 LOADS = (1, 2, 4, 8, 16, 32)
 _TELLING = (32, 1, 16, 8, 4, 2)  # where a control can be most wrong, first
 ROUNDS_ALONE = 4  # rounds of one request before the next cell has its turn
+ENOUGH = 5  # rounds, from which an interval says something
+SURE = 8  # rounds of what has to be shown
+SHOWN = ("multi_turn", "translation", "math_reasoning")  # groups of questions that are measured before the control
 SLOWEST_S = 1.5  # of one request alone, for cells that have not run
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """`speedup`: every proposer against none, on other prompts every round. `control`: proposers under the goodput control
-    against none, on the same prompts every round."""
+    """`speedup`: every proposer against none. `control`: proposers under the goodput control against none. Every round asks other
+    prompts."""
 
     kind: Literal["speedup", "control"]
     category: str
@@ -33,7 +37,7 @@ class Cell(msgspec.Struct, frozen=True):
     def requests(self) -> int:
         """Of one round and arm: enough that most of a block runs at the full concurrency."""
         if self.kind == "control":
-            return max(4, self.concurrency)
+            return max(2, self.concurrency)
         return 1 if self.concurrency == 1 else 2 * self.concurrency
 
     @property
@@ -42,7 +46,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     def items(self, pool: Sequence[Item], number: int) -> list[Item]:
         """What round `number` asks; over and over from the beginning where the pool is smaller."""
-        start = 0 if self.kind == "control" else number * self.requests
+        start = number * self.requests
         return [pool[(start + place) % len(pool)] for place in range(self.requests)]
 
     def expected_s(self, arms: int) -> float:
@@ -64,15 +68,27 @@ class _Head(msgspec.Struct, frozen=True):
     settings: dict[str, object]
 
 
-def all_cells(categories: Iterable[str], workloads: Iterable[str]) -> list[Cell]:
-    """Alone first, where speculation is made for; then the control where it could cost most; then the other loads."""
+class Phase(NamedTuple):
+    """Cells that take turns until each has so many rounds."""
+
+    cells: tuple[Cell, ...]
+    rounds: int
+
+
+def phases(categories: Iterable[str], workloads: Iterable[str]) -> list[Phase]:
+    """Every cell once, in the order of what it tells: one request alone, where speculation is made for, on copies and on some
+    questions; the control, beginning with the loads at which it could cost most; then all the rest."""
     names, loads = list(categories), list(workloads)
     alone, *others = CONCURRENCIES
-    return [
-        *(Cell("speedup", name, alone) for name in names),
-        *(Cell("control", name, load) for load in _TELLING for name in loads),
-        *(Cell("speedup", name, load) for load in reversed(others) for name in names),
+    first = [name for name in names if name == COPY or name in SHOWN]
+    later = [name for name in names if name not in first]
+    found = [
+        *(((Cell("speedup", name, alone),), SURE) for name in first),
+        (tuple(Cell("control", name, load) for load in _TELLING for name in loads), ENOUGH),
+        (tuple(Cell("speedup", name, alone) for name in later), SURE),
+        *((tuple(Cell("speedup", name, load) for name in names), ENOUGH) for load in reversed(others)),
     ]
+    return [Phase(cells, rounds) for cells, rounds in found if cells]
 
 
 class Journal:

@@ -8,12 +8,11 @@ from numpy.typing import NDArray
 
 from benchmarks import _report
 from benchmarks.speculation.arms import GOODPUT, NONE, Ran
-from benchmarks.speculation.cells import CONCURRENCIES, LOADS, Cell, Round
+from benchmarks.speculation.cells import CONCURRENCIES, ENOUGH, LOADS, Cell, Round
 from benchmarks.speculation.prompts import COPY
 from netgain.ledger.records import DraftCounts
 
 RESAMPLES = 2000
-ENOUGH = 5  # rounds, from which an interval says something
 COSTS_AT_MOST = 0.03
 Figures = dict[str, _report.Figure]
 
@@ -35,12 +34,21 @@ def figures(
             out |= _plain(measured, f"{category}_c{load}")
         for name in names:
             out[f"pays_up_to_c_{category}_{name}"] = _pays_up_to(out, category, name)
-    alone = [value for name in names if isinstance(value := out.get(f"speedup_{COPY}_{name}_c1"), float)]
-    out["speedup_copy_c1"] = max(alone, default=None)
+    out |= _best_alone(out, COPY, names)
+    lows = {name: _best_alone(out, name, names)[f"speedup_{name}_c1_low"] for name in categories if name != COPY}
+    known = {name: low for name, low in lows.items() if isinstance(low, float)}
+    out["categories_above_1_c1"] = sum(low > 1.0 for low in known.values()) if known else None
     out |= _control(by_cell, workloads, names)
     out["token_mismatches"] = sum(sum(one.mismatches.values()) for one in rounds) if rounds else None
     out["requests_compared"] = sum(len(one.ran[name].answers) for one in rounds for name in one.mismatches)
     return out
+
+
+def _best_alone(out: Mapping[str, _report.Figure], category: str, names: Sequence[str]) -> Figures:
+    """Of the proposer that is fastest with one request at a time."""
+    keys = [f"speedup_{category}_{name}_c1" for name in names]
+    found = max((key for key in keys if out.get(key) is not None), key=lambda key: float(out[key] or 0.0), default="")
+    return {f"speedup_{category}_c1{end}": out.get(f"{found}{end}") for end in ("", "_low", "_high")}
 
 
 def drafted_alone(rounds: Sequence[Round], name: str) -> DraftCounts:
@@ -56,10 +64,9 @@ def _speedup(measured: Sequence[Round], name: str, suffix: str) -> Figures:
     """Speedup is total time over total time, prompts included; `decode_speedup` is of the time behind first tokens alone.
     `overhead` is how much longer an iteration takes than one of no speculation: what tokens per iteration have to earn back."""
     pairs = [(one.ran[NONE], one.ran[name]) for one in measured if name in one.ran]
-    out: Figures = dict.fromkeys(
-        f"{kind}_{suffix}"
-        for kind in ("speedup", "speedup_low", "speedup_high", "decode_speedup", "tokens_per_iteration", "overhead")
-    )
+    kinds = ("decode_speedup", "tokens_per_iteration", "overhead")
+    out: Figures = dict.fromkeys([f"speedup_{suffix}{end}" for end in ("", "_low", "_high")])
+    out |= dict.fromkeys(f"{kind}_{suffix}" for kind in kinds)
     if not pairs:
         return out
     seconds = np.array([(plain.seconds, with_drafts.seconds) for plain, with_drafts in pairs])
@@ -72,8 +79,8 @@ def _speedup(measured: Sequence[Round], name: str, suffix: str) -> Figures:
     known = faster is not None and per_iteration is not None
     return {
         f"speedup_{suffix}": float(seconds[:, 0].sum() / seconds[:, 1].sum()),
-        f"speedup_low_{suffix}": low,
-        f"speedup_high_{suffix}": high,
+        f"speedup_{suffix}_low": low,
+        f"speedup_{suffix}_high": high,
         f"decode_speedup_{suffix}": faster,
         f"tokens_per_iteration_{suffix}": per_iteration,
         f"overhead_{suffix}": per_iteration / faster if known and faster and per_iteration else None,
@@ -107,8 +114,8 @@ def _pays_up_to(out: Mapping[str, _report.Figure], category: str, name: str) -> 
 
 
 def _control(by_cell: Mapping[Cell, Sequence[Round]], workloads: Sequence[str], names: Sequence[str]) -> Figures:
-    """Median time of none over that of the control: below 1 it costs. `control_losses` counts cells whose whole interval lies
-    beyond COSTS_AT_MOST."""
+    """Median over rounds of the time of none over that of the control: below 1 it costs. `control_losses` counts cells whose
+    whole interval lies beyond COSTS_AT_MOST."""
     out: Figures = {}
     worst: tuple[float, str] | None = None
     losses = None
@@ -122,17 +129,15 @@ def _control(by_cell: Mapping[Cell, Sequence[Round]], workloads: Sequence[str], 
                 )
                 ratio = low = high = None
                 if len(seconds):
-                    ratio = float(np.median(seconds[:, 0]) / np.median(seconds[:, 1]))
-                    low, high = _interval(
-                        seconds, lambda drawn: np.median(drawn[..., 0], -1) / np.median(drawn[..., 1], -1)
-                    )
+                    ratio = float(np.median(seconds[:, 0] / seconds[:, 1]))
+                    low, high = _interval(seconds, lambda drawn: np.median(drawn[..., 0] / drawn[..., 1], -1))
                     worst = min(worst, (ratio, suffix)) if worst else (ratio, suffix)
                 if high is not None:
                     losses = (losses or 0) + (high < 1.0 - COSTS_AT_MOST)
-                out |= {f"goodput_{suffix}": ratio, f"goodput_low_{suffix}": low, f"goodput_high_{suffix}": high}
+                out |= {f"goodput_{suffix}": ratio, f"goodput_{suffix}_low": low, f"goodput_{suffix}_high": high}
     out["worst_goodput_ratio"] = worst[0] if worst else None
-    out["worst_goodput_ratio_low"] = out[f"goodput_low_{worst[1]}"] if worst else None
-    out["worst_goodput_ratio_high"] = out[f"goodput_high_{worst[1]}"] if worst else None
+    out["worst_goodput_ratio_low"] = out[f"goodput_{worst[1]}_low"] if worst else None
+    out["worst_goodput_ratio_high"] = out[f"goodput_{worst[1]}_high"] if worst else None
     out["worst_goodput_cell"] = worst[1] if worst else None
     out["control_losses"] = losses
     return out

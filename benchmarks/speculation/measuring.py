@@ -1,4 +1,4 @@
-"""The turns of the cells: arms built when they are first needed, rounds in an order that turns round, until time is up."""
+"""The turns of the cells: arms built when they are first needed, all of a round at once by slices, until time is up."""
 
 import sys
 import time
@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.speculation.arms import CURVE_S, GOODPUT, NONE, Arm, Ran, Speculation
-from benchmarks.speculation.cells import Cell, Journal, Round, all_cells
+from benchmarks.speculation.arms import CURVE_S, GOODPUT, NONE, Arm, Ran, Speculation, by_turns
+from benchmarks.speculation.cells import Cell, Journal, Phase, Round, phases
 from netgain.measuring.workload.item import Item
 
 Pools = Mapping[str, Mapping[str, Sequence[Item]]]
@@ -25,6 +25,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None
     drafts: tuple[str, ...]
     data: str | None
+    control_tokens: int = 48
 
 
 class Bench:
@@ -40,7 +41,8 @@ class Bench:
         curve_s: float = CURVE_S,
     ) -> None:
         """`curve_s`: what measuring the cost of steps, by which the control decides, may take."""
-        self.cells = all_cells(pools["speedup"], pools["control"])
+        self._phases = phases(pools["speedup"], pools["control"])
+        self.cells = [cell for phase in self._phases for cell in phase.cells]
         self._asked = asked
         self._ways = ways
         self._pools = pools
@@ -55,11 +57,18 @@ class Bench:
         return self._arms[NONE].info if NONE in self._arms else {}
 
     async def run(self, until_s: float) -> None:
-        """Give every cell a turn, those with the fewest rounds first, as long as a turn fits."""
+        """Phase after phase, then all cells by turns, as long as a turn fits."""
+        for phase in self._phases:
+            await self._give(phase, until_s)
+        await self._give(Phase(tuple(self.cells), sys.maxsize), until_s)
+
+    async def _give(self, phase: Phase, until_s: float) -> None:
+        """A turn to each of its cells, those with the fewest rounds first, until all have theirs or none fits."""
         while True:
-            fewest = min(self._turns(cell) for cell in self.cells)
+            due = [cell for cell in phase.cells if len(self._journal.of(cell)) < phase.rounds]
+            fewest = min(map(self._turns, due), default=0)
             ran = False
-            for cell in self.cells:
+            for cell in due:
                 if self._turns(cell) > fewest or time.monotonic() + self._expected_s(cell) > until_s:
                     continue
                 await self.turn(cell)
@@ -90,9 +99,9 @@ class Bench:
             items = cell.items(pool, number)
             turned = number % len(arms)
             order = arms[turned:] + arms[:turned]
-            ran: dict[str, Ran] = {}
-            for arm in order if number % 2 == 0 else reversed(order):
-                ran[arm.name] = await arm.run(items, cell.concurrency, f"{cell.key}/{number}")
+            blocks = {arm.name: arm.block(items, cell.concurrency, f"{cell.key}/{number}") for arm in order}
+            await by_turns(tuple(blocks.values()))
+            ran = {name: block.ran for name, block in blocks.items()}
             self._journal.add(
                 Round(cell=cell, number=number, order=tuple(ran), ran=ran, mismatches=_mismatches(ran, NONE))
             )
@@ -110,7 +119,7 @@ class Bench:
         arm = self._arms[name] = Arm(name, model, way, self._asked.threads)
         if name.endswith(GOODPUT) and (self._first_of_its_kind() or not arm.knows_steps):
             await arm.measure_steps(self._curve_s)
-        await arm.run([_WARM_UP], 1, "warm-up")
+        await arm.block([_WARM_UP], 1, "warm-up").run()
         return arm
 
     def _first_of_its_kind(self) -> bool:

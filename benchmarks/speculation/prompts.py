@@ -49,9 +49,9 @@ def categories(path: Path | None, max_tokens: int) -> dict[str, tuple[Item, ...]
     return {name: _mixed(name, items) for name, items in found.items()}
 
 
-def workloads() -> dict[str, tuple[Item, ...]]:
-    """The bundled ones."""
-    return {name: _mixed(name, load_workload(name).items) for name in bundled_names()}
+def workloads(max_tokens: int) -> dict[str, tuple[Item, ...]]:
+    """The bundled ones, their answers cut at `max_tokens`."""
+    return {name: _mixed(name, _cut(load_workload(name).items, max_tokens)) for name in bundled_names()}
 
 
 def _spec_bench(path: Path, max_tokens: int) -> dict[str, tuple[Item, ...]]:
@@ -68,6 +68,10 @@ def _spec_bench(path: Path, max_tokens: int) -> dict[str, tuple[Item, ...]]:
     except (OSError, msgspec.MsgspecError, KeyError, IndexError) as error:
         raise UsageError(f"{path} is not Spec-Bench's question file: {error!r}; give its path with --data") from error
     return {name: tuple(items) for name, items in groups.items() if items}
+
+
+def _cut(items: tuple[Item, ...], max_tokens: int) -> tuple[Item, ...]:
+    return tuple(msgspec.structs.replace(item, max_tokens=min(item.max_tokens, max_tokens)) for item in items)
 
 
 def _mixed(name: str, items: tuple[Item, ...]) -> tuple[Item, ...]:

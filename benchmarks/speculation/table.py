@@ -45,7 +45,7 @@ def _speedup(found: Figures, suffix: str) -> str:
 
 
 def _ratio(found: Figures, kind: str, suffix: str) -> str:
-    middle, low, high = (found[f"{name}_{suffix}"] for name in (kind, f"{kind}_low", f"{kind}_high"))
+    middle, low, high = (found[f"{kind}_{suffix}{end}"] for end in ("", "_low", "_high"))
     if middle is None:
         return ""
     return f"{_number(middle)}" + ("" if low is None else f" \\[{_number(low)}, {_number(high)}]")

@@ -108,7 +108,7 @@ def test_a_trained_draft_tells_its_survival_weight_and_room(tmp_path):
     found = read_drafter(str(tmp_path))
     assert (found.kind, found.survival, found.one_pass) == ("feature", (0.4, 0.2), False)
     assert "77 held-out places of M" in found.origin
-    assert found.token_bytes == 2 * (64 + 16 + 16)
+    assert found.token_bytes == 2 * (192 + 16 + 16)
     size = (tmp_path / "draft.safetensors").stat().st_size
     assert found.weight_bytes == size
     assert found.on(10 * size).pass_cost == pytest.approx(0.1)

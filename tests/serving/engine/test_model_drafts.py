@@ -13,6 +13,7 @@ from netgain.ledger.collector import Collector
 from netgain.ledger.stage import Stage
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.blocks.pool import BlockPool
+from netgain.serving.engine.drafting import AsManyAsAllowed
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.model_drafts import DraftLimits, ModelDrafts
 from netgain.serving.engine.request import Request, SamplingParams
@@ -40,6 +41,7 @@ def make_engine(
     keeps_guesses=True,
     verifier=None,
     vocab=VOCAB,
+    control=None,
 ) -> Engine:
     clock = WallClock()
     limits = DraftLimits(context=context, vocab=vocab, rows=rows, keeps_guesses=keeps_guesses)
@@ -63,6 +65,7 @@ def make_engine(
         proposer=ModelDrafts(draft, limits, blocks=blocks, block_tokens=BLOCK),
         verifier=verifier or CoupledVerifier(),
         max_drafts=k,
+        control=control,
     )
 
 
@@ -147,6 +150,20 @@ def test_who_does_not_speculate_costs_the_draft_nothing():
     asyncio.run(answers(engine, [Request(id="a", prompt=one.prompt, sampling=one.sampling, speculate=False)]))
     assert draft.tokens == 0
     assert engine.stats().drafted_tokens == 0
+
+
+class Never(AsManyAsAllowed):
+    def limits(self, asks, load):
+        return [0] * len(asks)
+
+
+def test_while_the_control_wants_no_drafts_the_draft_reads_nothing():
+    draft = RecallExecutor(64, BLOCK, VOCAB)
+    engine = make_engine(draft, control=Never())
+    one = request("a", range(9), 20)
+    assert asyncio.run(answers(engine, [one]))["a"] == continuation(one.prompt, 20, VOCAB)
+    assert draft.steps == 0
+    assert engine.stats().drafts_unasked == 18
 
 
 @pytest.mark.parametrize("feature", FEATURES)

@@ -32,7 +32,7 @@ def test_the_module_computes_its_formulas(tiny, name, tied):
     module = MtpModule(loaded.model, SafetensorsSource(model.folder), kernels, "fp32")
     tokens, positions = torch.tensor(TEXT), torch.arange(len(TEXT))
     plan = kernels.plan(positions, torch.zeros_like(positions), torch.tensor([[1, 0, 2]], dtype=torch.int32), 4)
-    tapped = []
+    tapped = torch.empty(len(TEXT), loaded.model.tap_width)
     loaded.model.forward(tokens, positions, plan, PagedKV(loaded.config, 3, 4, torch.float32), positions, None, tapped)
     with torch.inference_mode():
         hidden = model.reference.model(tokens[None]).last_hidden_state[0]

@@ -101,7 +101,7 @@ def test_a_head_changes_no_token_and_is_sometimes_right(tiny, tmp_path, kind, ta
             assert llm.built.engine.stats().draft_faults == 0
         info = llm.built.info
     assert info["draft"].startswith(kind)
-    assert info["draft_kv_token_bytes"] == 64 * 2 + (2 * 2 * 16 * 2 if kind == "feature" else 0)
+    assert info["draft_kv_token_bytes"] == len(taps) * 64 * 2 + (2 * 2 * 16 * 2 if kind == "feature" else 0)
 
 
 def test_a_head_for_other_weights_is_refused(tiny, tmp_path):

@@ -136,6 +136,6 @@ def _taps(loaded, text) -> torch.Tensor:
     table = torch.arange(kv.blocks, dtype=torch.int32)[None]
     positions, of_row = torch.arange(len(text)), torch.zeros(len(text), dtype=torch.int64)
     plan = loaded.model.kernels.plan(positions, of_row, table, 16)
-    tapped: list[torch.Tensor] = []
+    tapped = torch.empty(len(text), loaded.model.tap_width)
     loaded.model.forward(torch.tensor(text), positions, plan, kv, positions[-1:], None, tapped)
-    return torch.cat(tapped, dim=1)
+    return tapped

@@ -44,15 +44,15 @@ class Bench:
         self.table = torch.arange(blocks - 1, -1, -1, dtype=torch.int32)[None]
         self.kv = PagedKV(config, blocks, BLOCK, torch.float32)
         self.own = PagedKV(one_layer(config), blocks, BLOCK, torch.float32)
-        self.features = FeaturePlane(blocks, BLOCK, config.hidden, cpu)
+        self.features = FeaturePlane(blocks, BLOCK, self.loaded.model.tap_width, cpu, self.kernels)
 
     def target(self, start, end) -> torch.Tensor:
         """The taps of the text's part, side by side."""
-        tokens, positions, of_row, plan = self.part(start, end)
-        tapped: list[torch.Tensor] = []
+        tokens, positions, _, plan = self.part(start, end)
+        tapped = torch.empty(end - start, self.loaded.model.tap_width)
         self.loaded.model.forward(tokens, positions, plan, self.kv, torch.tensor([0]), None, tapped)
-        self.features.write(self.head.fuse(tapped), positions, of_row, self.table)
-        return torch.cat(tapped, dim=1)
+        self.features.write(tapped, plan)
+        return tapped
 
     def part(self, start, end):
         positions = torch.arange(start, end)
@@ -61,7 +61,7 @@ class Bench:
 
     def heads_logits(self, start, end) -> torch.Tensor:
         tokens, positions, of_row, plan = self.part(start, end)
-        before = self.features.before(positions, of_row, self.table)
+        before = self.head.fuse(self.features.before(positions, of_row, self.table))
         if isinstance(self.head, MedusaHeads):
             return torch.stack([self.head.forward(before, number) for number in range(3)])
         embedded = self.loaded.model.embed(tokens)

@@ -149,9 +149,9 @@ def _kv_bytes(config: dict[str, Any]) -> int | None:
 
 
 def _head_bytes(shapes: dict[str, tuple[int, ...]]) -> int:
-    """Its feature of the token, and the keys and values of its own layer if it has one."""
+    """What is kept of the target's taps, and the keys and values of its own layer if it has one."""
     own = (shapes[name][0] for name in (f"layer.self_attn.{part}_proj.weight" for part in "kv") if name in shapes)
-    return _VALUE_BYTES * (shapes["fuse.weight"][0] + sum(own))
+    return _VALUE_BYTES * (shapes["fuse.weight"][1] + sum(own))
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:

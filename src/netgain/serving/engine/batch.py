@@ -66,10 +66,13 @@ class Arriving(Protocol):
 
 class Batch(msgspec.Struct, frozen=True):
     """The segments of one step, at most one per request. An executor asks each of `arriving` for every group of layers, in
-    order, until one is missing; the result of a segment of which one is missing is not read."""
+    order, until one is missing; the result of a segment of which one is missing is not read. With a `chain` of more than 1,
+    asked only of drafts that can (DraftLimits), each row chooses so many tokens, one behind the other, greedily and from
+    nothing but the logits."""
 
     segments: tuple[Segment, ...]
     arriving: tuple[Arriving, ...] = ()
+    chain: int = 1
 
     @property
     def tokens(self) -> int:

@@ -7,7 +7,7 @@ import msgspec
 
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.model_drafts import ModelDrafts
-from netgain.serving.engine.protocols import Ask, Draft, DraftControl, Load, Proposer, Verifier
+from netgain.serving.engine.protocols import Ask, Draft, DraftControl, Load, Proposer, Turn, Verifier
 from netgain.serving.engine.request import Request
 from netgain.serving.engine.sequence import Sequence, SequenceState
 from netgain.serving.engine.step_plan import StepPlan
@@ -29,7 +29,7 @@ class AsManyAsAllowed:
     def verified(self, request: Request, drafted: int, accepted: int) -> None:
         """Nothing is learnt."""
 
-    def turned(self, load: Load, drafts: int, depth: int, seconds: float, draft_s: float) -> None:
+    def turned(self, load: Load, turn: Turn) -> None:
         """Nothing is learnt."""
 
     def end(self, request: Request, tokens: Rows[int]) -> None:
@@ -111,6 +111,9 @@ class Drafting:
         assert self._model is not None
         for sequence in plan.preempted:
             self._model.forget(sequence.id)
+        self._model.written(plan.work)
+        if not any(item.drafts for item in plan.work):
+            return plan, {}
         made = await self._model.draft(plan.work, generations, self.verifier.needs_laws)
         drafts = {name: _lawful(draft, generations[name]) for name, draft in made.items()}
         work = list(plan.work)
@@ -138,18 +141,20 @@ class Drafting:
         generation.drafts.add(drafted, accepted, ended=committed == accepted)
         self._control.verified(generation.request, drafted, accepted)
 
-    def turned(self, plan: StepPlan, seconds: float, draft_s: float) -> None:
-        """The step of `plan` took `seconds`, `draft_s` of them for making drafts."""
-        drafts = depth = context = 0
-        for work in plan.work:
+    def turned(self, plan: StepPlan, committed: Rows[int], seconds: float, draft_s: float) -> None:
+        """The step of `plan` brought so many tokens of each work and took `seconds`, `draft_s` of them for making drafts."""
+        decoding = drafts = depth = context = tokens = 0
+        for work, count in zip(plan.work, committed, strict=True):
             if work.prefill:
-                return
+                continue
+            decoding += 1
             drafts += work.drafts
             depth = max(depth, work.drafts)
             context += work.start
-        if plan.work:
-            load = Load(len(plan.work), context // len(plan.work))
-            self._control.turned(load, drafts, depth, seconds, draft_s)
+            tokens += count
+        if decoding:
+            turn = Turn(drafts, depth, tokens, seconds, draft_s, mixed=decoding < len(plan.work))
+            self._control.turned(Load(decoding, context // decoding), turn)
 
     def end(self, generation: Generation) -> None:
         """The request ended."""

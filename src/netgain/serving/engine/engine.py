@@ -188,7 +188,8 @@ class Engine:
         stamps = StepStamps(started_s, drafted_s, scheduled_s, ready_s, executed_s, finished_s, result.forward_s)
         self._accounts.write_down(plan, committed, drafts.keys(), stamps, self._generations)
         if drafting is not None:
-            drafting.turned(plan, finished_s - started_s, drafted_s - started_s + ready_s - scheduled_s)
+            counts = [len(part.tokens) for part in committed]
+            drafting.turned(plan, counts, finished_s - started_s, drafted_s - started_s + ready_s - scheduled_s)
         for work, part in zip(plan.work, committed, strict=True):
             self._report(self._generations[work.sequence.id], part)
         for request_id in tuple(self._aborted):  # what the plan named and gave no work

@@ -17,6 +17,7 @@ from netgain.serving.engine.batch import Batch, Segment, SegmentResult
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.protocols import Draft, Executor
 from netgain.serving.engine.request import SamplingParams
+from netgain.serving.engine.sampling import is_greedy
 from netgain.serving.engine.step_plan import Work
 
 _log = logging.getLogger(__name__)
@@ -29,13 +30,14 @@ class DraftLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     `keeps_guesses` says whether the KV of a drafted token that turns out right stands as it is: it does for a model of its
     own, not for a head that drafted from features which it had to guess. Without `reads` it has no KV, and sees no token but
-    the last."""
+    the last. `chains`: its executor makes whole chains of greedy drafts in one call, whose guesses are not kept."""
 
     context: int
     vocab: int
     rows: int
     keeps_guesses: bool = True
     reads: bool = True
+    chains: bool = False
 
 
 class _Reader:
@@ -68,10 +70,15 @@ class _Chain:
     def wants_more(self) -> bool:
         return len(self.tokens) < self.count
 
+    @property
+    def plain(self) -> bool:
+        """Greedy, and nothing changes the logits."""
+        return self.generation.history is None and is_greedy(self.reader.sampling)
+
 
 class ModelDrafts:
-    """Owns the draft's executor. `draft` comes between a step's schedule and its execution, for every step of the engine:
-    it also learns there which blocks get new content."""
+    """Owns the draft's executor. `written` comes between a step's schedule and its execution, for every step of the engine, and
+    `draft` behind it, if there is room for drafts."""
 
     def __init__(self, executor: Executor, limits: DraftLimits, *, blocks: int, block_tokens: int) -> None:
         self.executor = executor
@@ -81,16 +88,20 @@ class ModelDrafts:
         self._filled = bytearray(blocks)  # 1: the draft's KV of the whole block is final
         self._readers: dict[str, _Reader] = {}
 
+    def written(self, plan: Sequence[Work]) -> None:
+        """These blocks get new content, which the draft has not read."""
+        size, filled = self._block_tokens, self._filled
+        for work in plan:
+            first, last = work.start // size, (work.start + work.count - 1) // size
+            for index in range(first, last + 1):
+                filled[work.sequence.blocks[index]] = 0
+
     async def draft(self, plan: Sequence[Work], generations: Mapping[str, Generation], laws: bool) -> dict[str, Draft]:
         """Up to `work.drafts` tokens for every request that the plan has room for, drawn as the target would draw them, with
         `laws` if the verifier needs them. A request whose text the draft has not caught up with gets an empty draft.
 
         A draft model that fails costs drafts, not answers: it is counted in `faults`, and the step goes on without.
         """
-        for work in plan:
-            first, end = work.start // self._block_tokens, -(-(work.start + work.count) // self._block_tokens)
-            for block in work.sequence.blocks[first:end]:
-                self._filled[block] = 0
         chains = self._catch_up(plan, generations)
         try:
             await self._read(chains, laws)
@@ -163,6 +174,12 @@ class ModelDrafts:
             for chain in chains
         ]
         live = list(chains)
+        if segments and self._limits.chains and not laws and all(chain.plain for chain in chains):
+            depth = max(1, *(chain.count for chain in chains))
+            result = await self.executor.execute(Batch(tuple(segments), chain=depth))
+            for chain, segment, part in zip(live, segments, result.segments, strict=True):
+                self._take(chain, segment, part)
+            return
         while segments:
             result = await self.executor.execute(Batch(tuple(segments)))
             for chain, segment, part in zip(live, segments, result.segments, strict=True):
@@ -205,11 +222,11 @@ class ModelDrafts:
             reader.guesses += segment.tokens
         if not segment.rows:
             return
-        token = part.choices[0]
-        if token >= self._limits.vocab:
-            chain.count = 0
-            return
-        chain.tokens.append(token)
+        for token in part.choices[: chain.count]:
+            if token >= self._limits.vocab:
+                chain.count = 0
+                return
+            chain.tokens.append(token)
         if part.laws is not None:
             chain.laws.append(_fitted(part.laws[0], self._limits.vocab))
 

@@ -110,6 +110,18 @@ class Load(NamedTuple):
     context: int
 
 
+class Turn(NamedTuple):
+    """A step with decodes: `drafts` were verified in all, at most `depth` of one request, and `committed` tokens came of them
+    all. It took `seconds`, `draft_s` of them to make drafts, verified or not; if it is `mixed`, prompts were read in it, too."""
+
+    drafts: int
+    depth: int
+    committed: int
+    seconds: float
+    draft_s: float
+    mixed: bool = False
+
+
 class DraftControl(Protocol):
     """Decides how many drafts each request gets; 0 is a normal answer. Decisions change no token under a token-identical
     verifier. Called by the step loop, in this order within a step; keeps nothing of a request that ended."""
@@ -126,9 +138,8 @@ class DraftControl(Protocol):
         """A verification kept `accepted` of `drafted`."""
         ...
 
-    def turned(self, load: Load, drafts: int, depth: int, seconds: float, draft_s: float) -> None:
-        """A step that held decodes alone is over: `drafts` in all, at most `depth` of one request, `draft_s` of the `seconds`
-        to make them."""
+    def turned(self, load: Load, turn: Turn) -> None:
+        """A step with decodes is over."""
         ...
 
     def end(self, request: Request, tokens: Sequence[int]) -> None:

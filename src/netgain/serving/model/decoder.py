@@ -3,9 +3,6 @@ ModelConfig alone, and nothing about how they compute."""
 
 from __future__ import annotations
 
-import weakref
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 
@@ -13,7 +10,7 @@ from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.kernels.composed import product
 from netgain.serving.model.kernels.protocol import AttentionPlan, Kernels, Linear
-from netgain.serving.model.kv import KVView, LayersFrom
+from netgain.serving.model.kv import KVView
 from netgain.serving.model.rotary import RotaryTable
 from netgain.serving.model.tensors import Tensors, pack
 from netgain.serving.model.weights import DTYPES, EMBEDDING, HEAD, NORM, WeightSource
@@ -34,7 +31,7 @@ class Decoder:
         device: torch.device,
         taps: tuple[int, ...] = (),
     ) -> None:
-        """`taps` are layers, in ascending order, whose outputs `forward` hands out when it is asked to; -1 is the last."""
+        """`taps` are layers, in ascending order, whose outputs `forward` writes down when it is asked to; -1 is the last."""
         if dtype not in DTYPES:
             raise UsageError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
         self.config = config
@@ -47,16 +44,9 @@ class Decoder:
             tensors.layer(config, f"model.layers.{number}.", window) for number, window in enumerate(config.windows)
         ]
         self._linears = [linear for layer in layers for linear in layer.linears]
-        ends = [0, *(layer + 1 for layer in taps), config.layers]
-        self._first_layers = ends[:-1]
-        # a tap behind the last layer leaves a part without a layer, which is none
-        self._stacks = [
-            kernels.stack([half for layer in layers[start:end] for half in layer.halves])
-            for start, end in pairwise(ends)
-            if start < end
-        ]
         self.taps = taps
-        self._views: tuple[weakref.ref[KVView], list[KVView]] | None = None
+        halves = [half for layer in layers for half in layer.halves]
+        self._stack = kernels.stack(halves, taps=[2 * tap + 1 for tap in taps])
         (self._embedding,) = pack(kernels, source, [EMBEDDING], dtype)
         self._head = Linear((self._embedding,) if config.tied else pack(kernels, source, [HEAD], dtype))
         self._norm = tensors.vector(NORM)
@@ -73,6 +63,11 @@ class Decoder:
         """The part of it that every step reads whole: of an embedding that is not the head, only a few rows are read."""
         return self.weight_bytes - (0 if self.config.tied else self._embedding.nbytes)
 
+    @property
+    def tap_width(self) -> int:
+        """Of what all taps give for one token."""
+        return len(self.taps) * self.config.hidden
+
     def embed(self, tokens: Tensor) -> Tensor:
         """tokens int64 [rows] -> float32 [rows, hidden]."""
         return self.kernels.embed(tokens, self._embedding)
@@ -87,14 +82,6 @@ class Decoder:
         """normed [rows, hidden] -> [rows, vocab], written to `out` if it is given."""
         return product(self.kernels, normed, self._head, out)
 
-    def _parts_of(self, kv: KVView) -> list[KVView]:
-        """The KV of each stack's layers; the same objects as long as `kv` is."""
-        if not self.taps:
-            return [kv]
-        if self._views is None or self._views[0]() is not kv:
-            self._views = weakref.ref(kv), [LayersFrom(kv, first) for first in self._first_layers[: len(self._stacks)]]
-        return self._views[1]
-
     @torch.inference_mode()
     def forward(
         self,
@@ -104,23 +91,17 @@ class Decoder:
         kv: KVView,
         logits_rows: Tensor,
         out: Tensor | None = None,
-        tapped: list[Tensor] | None = None,
+        tapped: Tensor | None = None,
     ) -> Tensor:
         """tokens, positions int64 [rows]; logits_rows int64 [m] indexes them -> float32 logits [m, vocab], written to `out`
         if it is given.
 
         Writes the KV of every row as `plan` says (see Kernels.plan); token ids and positions must lie within the
-        model's vocabulary and context. What stands behind each of `taps`, float32 [rows, hidden], is appended to `tapped`.
+        model's vocabulary and context. What stands behind each of `taps` is written side by side to `tapped`, float32 [rows,
+        tap_width], if that is given.
         """
         cos, sin = self.rotary.rows(positions)
-        x = self.embed(tokens)
-        for index, (stack, view) in enumerate(zip(self._stacks, self._parts_of(kv), strict=True)):
-            tap = index < len(self.taps)
-            x = stack(x, cos, sin, view, plan, None if tap else logits_rows)
-            if tap and tapped is not None:
-                tapped.append(x)
-        if len(self._stacks) == len(self.taps):
-            x = x[logits_rows]
+        x = self._stack(self.embed(tokens), cos, sin, kv, plan, logits_rows, tapped)
         return self.head(x, out)
 
     def head(self, x: Tensor, out: Tensor | None = None) -> Tensor:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from netgain.serving.model.kernels.protocol import AttentionPlan, Kernels
+
 
 class FeaturePlane:
-    """bfloat16 [blocks, block_tokens, width], addressed by the block tables of the target. The feature of a position is
-    written when the position is computed, so a prefix found in the cache has its features, too."""
+    """bfloat16 [blocks, block_tokens, width], addressed by the block tables of the target. What its taps gave at a position is
+    written when the position is computed, so a prefix found in the cache has it, too; what a head makes of it is worked out
+    when that drafts."""
 
-    def __init__(self, blocks: int, block_tokens: int, width: int, device: torch.device) -> None:
+    def __init__(self, blocks: int, block_tokens: int, width: int, device: torch.device, kernels: Kernels) -> None:
         self.width = width
+        self._kernels = kernels
         self._block_tokens = block_tokens
         self._plane = torch.zeros(blocks, block_tokens, width, dtype=torch.bfloat16, device=device)
 
@@ -23,12 +27,13 @@ class FeaturePlane:
     def bytes_per_token(width: int) -> int:
         return width * torch.bfloat16.itemsize
 
-    def write(self, features: Tensor, positions: Tensor, segment_of_row: Tensor, tables: Tensor) -> None:
-        """features [rows, width] of `positions` int64 [rows]; tables int32 [segments, blocks], as Kernels.plan has them."""
-        self._plane[self._places(positions, segment_of_row, tables)] = features.to(torch.bfloat16)
+    def write(self, tapped: Tensor, plan: AttentionPlan) -> None:
+        """What the taps gave, float32 [rows, width], of the plan's rows."""
+        self._kernels.store_rows(tapped, self._plane, plan)
 
     def before(self, positions: Tensor, segment_of_row: Tensor, tables: Tensor) -> Tensor:
-        """The features of the positions before these, float32 [rows, width]; zeros before the first."""
+        """Of the positions before these (int64 [rows], tables int32 [segments, blocks], as Kernels.plan has them), float32
+        [rows, width]; zeros before the first."""
         earlier = (positions - 1).clamp(min=0)
         found = self._plane[self._places(earlier, segment_of_row, tables)].float()
         return found.masked_fill_((positions == 0)[:, None], 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -23,46 +22,50 @@ class GroupedForward:
             raise ValueError(f"{starts} are no first layers of groups of {layers} layers")
         self.starts = starts
         self._decoder = decoder
-        self._groups = [_parts(decoder, first, end) for first, end in zip(starts, (*starts[1:], layers), strict=True)]
-        self._views: tuple[weakref.ref[KVView], dict[int, KVView]] | None = None
+        self._groups = [_group(decoder, first, end) for first, end in zip(starts, (*starts[1:], layers), strict=True)]
+        self._views: tuple[weakref.ref[KVView], list[KVView]] | None = None
 
     @torch.inference_mode()
-    def begin(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, kv: KVView, logits_rows: Tensor) -> None:
+    def begin(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        plan: AttentionPlan,
+        kv: KVView,
+        logits_rows: Tensor,
+        tapped: Tensor | None = None,
+    ) -> None:
         """As for Decoder.forward."""
-        self._plan, self._logits_rows = plan, logits_rows
+        self._plan, self._logits_rows, self._tapped = plan, logits_rows, tapped
         self._cos, self._sin = self._decoder.rotary.rows(positions)
         self._x = self._decoder.embed(tokens)
-        self._tapped: list[Tensor] = []
         if self._views is None or self._views[0]() is not kv:
-            firsts = [first for group in self._groups for first, _, _ in group]
-            self._views = weakref.ref(kv), {first: LayersFrom(kv, first) for first in firsts}
+            self._views = weakref.ref(kv), [LayersFrom(kv, first) for first in self.starts]
 
     @torch.inference_mode()
     def run(self, group: int) -> None:
         assert self._views is not None, "begin comes first"
-        taps = self._decoder.taps
-        for first, end, stack in self._groups[group]:
-            ends = end == self._decoder.config.layers and end - 1 not in taps
-            rows = self._logits_rows if ends else None
-            self._x = stack(self._x, self._cos, self._sin, self._views[1][first], self._plan, rows)
-            if end - 1 in taps:
-                self._tapped.append(self._x)
+        stack, taps = self._groups[group]
+        picked = self._logits_rows if group == len(self._groups) - 1 else None
+        hidden = self._decoder.config.hidden
+        tapped = None
+        if taps and self._tapped is not None:
+            tapped = self._x.new_empty(len(self._x), len(taps) * hidden)
+        self._x = stack(self._x, self._cos, self._sin, self._views[1][group], self._plan, picked, tapped)
+        if tapped is not None and self._tapped is not None:
+            self._tapped[:, taps[0] * hidden : (taps[-1] + 1) * hidden] = tapped
 
     @torch.inference_mode()
-    def finish(self, out: Tensor | None, tapped: list[Tensor]) -> Tensor:
-        """The logits; what stands behind the decoder's taps is appended to `tapped`."""
+    def finish(self, out: Tensor | None) -> Tensor:
+        """The logits."""
         x = self._x
-        if self._decoder.config.layers - 1 in self._decoder.taps:
-            x = x[self._logits_rows]
-        tapped += self._tapped
         del self._x, self._plan, self._logits_rows, self._cos, self._sin, self._tapped
         return self._decoder.head(x, out)
 
 
-def _parts(decoder: Decoder, first: int, end: int) -> list[tuple[int, int, Stack]]:
-    """A group of layers, cut behind the decoder's taps: first layer, the one behind the last, and both and all between."""
-    cuts = [first, *(tap + 1 for tap in decoder.taps if first <= tap < end - 1), end]
-    return [
-        (start, stop, decoder.kernels.stack([half for layer in decoder.layers[start:stop] for half in layer.halves]))
-        for start, stop in pairwise(cuts)
-    ]
+def _group(decoder: Decoder, first: int, end: int) -> tuple[Stack, range]:
+    """A group of layers, and which of the decoder's taps lie in it."""
+    halves = [half for layer in decoder.layers[first:end] for half in layer.halves]
+    inside = [place for place, tap in enumerate(decoder.taps) if first <= tap < end]
+    taps = [2 * (decoder.taps[place] - first) + 1 for place in inside]
+    return decoder.kernels.stack(halves, taps=taps), range(inside[0], inside[-1] + 1) if inside else range(0)

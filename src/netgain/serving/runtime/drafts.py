@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from netgain.errors import UsageError
 from netgain.serving.blocks.layout import KVLayout
@@ -52,11 +51,10 @@ class DraftFiles(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Ready to draft. `features` is where the target's executor leaves what `fuse` makes of its taps, if that is wanted."""
+    """Ready to draft. `features` is where the target's executor leaves what its taps give, if that is wanted."""
 
     proposer: ModelDrafts
     features: FeaturePlane | None = None
-    fuse: Callable[[list[Tensor]], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,17 +112,17 @@ def _load_head(
     check_head(source, manifest, config)
     name = f"{manifest.kind} draft {folder.name}"
     kept = HEAD_DTYPE if dtype == "auto" else dtype
-    feature_bytes = FeaturePlane.bytes_per_token(config.hidden)
+    feature_bytes = FeaturePlane.bytes_per_token(model.tap_width)
     context, vocab = config.context, config.vocab
     if manifest.kind == "medusa":
         heads = MedusaHeads(config, source, kernels, device, manifest.positions, kept)
 
         def medusa_over(blocks: int, rows: int) -> Drafts:
-            features = FeaturePlane(blocks, block_tokens, config.hidden, device)
-            limits = DraftLimits(context=context, vocab=vocab, rows=rows, reads=False)
+            features = FeaturePlane(blocks, block_tokens, model.tap_width, device, kernels)
+            limits = DraftLimits(context=context, vocab=vocab, rows=rows, reads=False, chains=True)
             executor = MedusaExecutor(heads, model, features, kernels)
             drafts = ModelDrafts(executor, limits, blocks=blocks, block_tokens=block_tokens)
-            return Drafts(drafts, features, heads.fuse)
+            return Drafts(drafts, features)
 
         return LoadedDraft(name, heads.weight_bytes, feature_bytes, heads.count, medusa_over)
     return _reading(FeatureHead(config, source, kernels, device, kept), name, target, kernels, kv_dtype, block_tokens)
@@ -158,14 +156,14 @@ def _reading(
     layout = kv_layout(one_layer(config), kv_dtype, block_tokens)
 
     def over(blocks: int, rows: int) -> Drafts:
-        features = FeaturePlane(blocks, block_tokens, config.hidden, device)
+        features = FeaturePlane(blocks, block_tokens, target.model.tap_width, device, kernels)
         kv = PagedKV(one_layer(config), blocks, block_tokens, kv_dtype, device)
-        limits = DraftLimits(context=config.context, vocab=config.vocab, rows=rows, keeps_guesses=False)
+        limits = DraftLimits(context=config.context, vocab=config.vocab, rows=rows, keeps_guesses=False, chains=True)
         executor = FeatureHeadExecutor(head, target.model, kv, features, kernels)
         drafts = ModelDrafts(executor, limits, blocks=blocks, block_tokens=block_tokens)
-        return Drafts(drafts, features, head.fuse)
+        return Drafts(drafts, features)
 
-    token_bytes = FeaturePlane.bytes_per_token(config.hidden) + layout.token_bytes
+    token_bytes = FeaturePlane.bytes_per_token(target.model.tap_width) + layout.token_bytes
     return LoadedDraft(name, head.weight_bytes, token_bytes, None, over)
 
 

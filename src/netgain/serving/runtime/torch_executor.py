@@ -1,7 +1,7 @@
 """Runs batches on real weights: packs segments into flat rows, one forward pass, one choice per row."""
 
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 import torch
@@ -14,7 +14,7 @@ from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.decoder import Decoder
 from netgain.serving.model.features import FeaturePlane
 from netgain.serving.model.grouped_forward import GroupedForward
-from netgain.serving.model.kernels.protocol import Kernels
+from netgain.serving.model.kernels.protocol import AttentionPlan, Kernels
 from netgain.serving.runtime.blending.blender import Blender
 from netgain.serving.runtime.packing import PackedRows, Packer
 
@@ -25,7 +25,7 @@ KEPT_ROWS = 64
 class TorchExecutor:
     """Executor over a model, its KV memory and one Kernels implementation, on the model's device.
 
-    `fuse` makes of what the model's taps give the features that heads draft from, which are kept in `features`.
+    What the model's taps give, from which heads draft, is kept in `features`.
     Of a draft that knows more ids than its target, only the first `vocab` may be chosen. `blender` computes segments with
     chunks."""
 
@@ -35,14 +35,13 @@ class TorchExecutor:
         kv: PagedKV,
         kernels: Kernels,
         features: FeaturePlane | None = None,
-        fuse: Callable[[list[torch.Tensor]], torch.Tensor] | None = None,
         vocab: int | None = None,
         blender: Blender | None = None,
     ) -> None:
         self._model = model
         self._kv: PagedKV | None = kv
         self._kernels = kernels
-        self._features, self._fuse = features, fuse
+        self._features = features
         self._vocab = None if vocab is None or vocab >= model.config.vocab else vocab
         self._blender = blender
         self._packer = Packer(model.device)
@@ -73,7 +72,8 @@ class TorchExecutor:
             self._grouped = GroupedForward(self._model, starts)
         tokens, positions, segment_of_row, tables, wanted, _ = packed
         plan = self._kernels.plan(positions, segment_of_row, tables, kv.block_tokens)
-        self._grouped.begin(tokens, positions, plan, kv, wanted)
+        tapped = self._taps_of(packed)
+        self._grouped.begin(tokens, positions, plan, kv, wanted, tapped)
         missing: set[str] = set()
         forward_s = 0.0
         for group in range(len(starts)):
@@ -86,9 +86,7 @@ class TorchExecutor:
             self._grouped.run(group)
             forward_s += time.monotonic() - started_s
         started_s = time.monotonic()
-        tapped: list[torch.Tensor] = []
-        logits = self._grouped.finish(self._room(len(wanted)), tapped)
-        logits = self._kept(logits, tapped, packed)
+        logits = self._kept(self._grouped.finish(self._room(len(wanted))), tapped, plan)
         forward_s += time.monotonic() - started_s
         return StepResult(self._answers(batch.segments, packed.wanted_of, logits, missing), forward_s)
 
@@ -149,14 +147,20 @@ class TorchExecutor:
         """Logits [wanted rows, vocab], valid until the next step."""
         tokens, positions, segment_of_row, tables, wanted, _ = packed
         plan = self._kernels.plan(positions, segment_of_row, tables, kv.block_tokens)
-        tapped: list[torch.Tensor] = []
+        tapped = self._taps_of(packed)
         logits = self._model.forward(tokens, positions, plan, kv, wanted, self._room(len(wanted)), tapped)
-        return self._kept(logits, tapped, packed)
+        return self._kept(logits, tapped, plan)
 
-    def _kept(self, logits: torch.Tensor, tapped: list[torch.Tensor], packed: PackedRows) -> torch.Tensor:
+    def _taps_of(self, packed: PackedRows) -> torch.Tensor | None:
+        """Room for what the model's taps give for these rows; None where nothing drafts from it."""
+        if self._features is None:
+            return None
+        return torch.empty(len(packed.tokens), self._features.width, device=self._model.device)
+
+    def _kept(self, logits: torch.Tensor, tapped: torch.Tensor | None, plan: AttentionPlan) -> torch.Tensor:
         """The logits of the ids that may be chosen; what was tapped goes to the features."""
-        if self._features is not None and self._fuse is not None:
-            self._features.write(self._fuse(tapped), packed.positions, packed.segment_of_row, packed.tables)
+        if self._features is not None and tapped is not None:
+            self._features.write(tapped, plan)
         return logits if self._vocab is None else logits[:, : self._vocab].contiguous()
 
     def _room(self, rows: int) -> torch.Tensor | None:

@@ -1,36 +1,32 @@
 """As many drafts as make the step loop commit the most tokens per second: expected acceptance over measured step cost.
 
 Liu et al., "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput" (2024), with survival per request
-and position, and costs as measured on this machine. No draft is a normal answer, and costs nothing but a rare look.
+and position, and costs as measured on this machine. No draft is a normal answer, and costs nothing but a rare look; what was
+expected wrongly is bounded by what drafts may lose (`Allowance`).
 """
 
-import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from netgain.cost.step_cost import StepCost
 from netgain.serving.engine.finish import drafts_kept
-from netgain.serving.engine.protocols import Ask, Draft, Load
+from netgain.serving.engine.protocols import Ask, Draft, Load, Turn
 from netgain.serving.engine.request import Request
+from netgain.serving.speculation.allowance import Allowance
+from netgain.serving.speculation.draft_time import DraftTime
+from netgain.serving.speculation.prices import PriceList, Prices
 from netgain.serving.speculation.survival import Survival
 
-# Steps between looks at a request whose drafts do not pay: drafts made of text are compared with what comes, unverified.
+# Steps between looks at a request whose drafts do not pay: drafts made of text are compared with what comes, unverified. And
+# between decisions while a model's drafts pay for no request.
 LOOK_EVERY = 8
 EMPTY_ENOUGH = 16  # steps without a match in a row, after which a request is asked only so often, too
-TRIES, FIRST_TRIES_S = (
-    0.01,
-    0.15,
-)  # computed drafts that do not pay are tried with this share of the time, and some at first
-TRIED = 2  # drafts of such a try
+TRIED = 2  # drafts of a try, by which a model's drafts are judged that do not pay
+PLAIN_EVERY = 64  # steps with drafts in a row, after which one without tells what these are compared with
 # What drafts promise counts for so much, since of uncertain promises the too good ones are taken: less for a request without
 # drafts than for one that has them, so that decisions last.
 TAKEN_UP, KEPT = 0.85, 0.95
 FADE, FADE_ALL = 0.98, 0.998
-CONTEXT_STEP = 256  # tokens; costs are looked up once per so much context
-ADAPT = 0.05  # weight of a step's time in the running figures
-TRUST = (1 / 3, 3.0)  # a step further off the curve than this was disturbed by something else
-DEARER = (0.8, 1.5)  # bounds of what steps with drafts take beyond the curve, compared with those without
-FALLS, RISES = 0.5, 0.02  # weights in the time per draft: a long one has probably read a prompt first
+SPREAD = 64  # tokens, at most, that have to earn back what a model reads before its first draft of a request
 
 
 class GoodputControl:
@@ -42,32 +38,32 @@ class GoodputControl:
 
     def __init__(self, k: int, cost: Callable[[], StepCost | None], *, computed: bool) -> None:
         self._k = k
-        self._cost = cost
         self._computed = computed
+        self._list = PriceList(k, cost)
+        self._allowance = Allowance()
+        self._making = DraftTime()
         self._all = Survival(k, FADE_ALL)
         self._known: dict[str, _Known] = {}
-        self._table: dict[tuple[int, int], _Prices | None] = {}
-        self._table_of: StepCost | None = None
-        self._plain = 1.0  # time of steps without drafts over what the curve says, a running mean
-        self._wide: float | None = None  # of those with drafts; None before there was one
-        self._draft_s: float | None = None  # seconds per draft of the longest chain
-        self._credit_s = FIRST_TRIES_S  # to be spent on tries
+        self._rested = LOOK_EVERY - 1  # steps since a decision, while a model drafts for nobody
+        self._drafting = 0  # steps with drafts in a row
 
     def limits(self, asks: Sequence[Ask], load: Load) -> list[int]:
-        if self._prices(load) is None:
-            return [0] * len(asks)
+        none = [0] * len(asks)
+        prices = self._list.of(load)
+        if prices is None or self._allowance.spent or self._drafting >= PLAIN_EVERY:
+            return none
         if self._computed:
-            wanted = self._best(asks, [ask.limit for ask in asks], load)
-            for ask, count in zip(asks, wanted, strict=True):
-                self._of(ask.request).on = count > 0
-            return wanted if any(wanted) else self._try(asks, load)
+            return self._computed_limits(asks, load, prices) or none
+        if not self._could_pay(prices):
+            return none
         return [ask.limit if self._looks(ask) else 0 for ask in asks]
 
     def keep(self, asks: Sequence[Ask], drafts: Sequence[Draft], load: Load) -> list[int]:
         lengths = [len(draft.tokens) for draft in drafts]
         if self._computed:
             return lengths
-        kept = self._best(asks, lengths, load) if any(lengths) else lengths
+        prices = self._list.of(load)
+        kept = self._best(asks, lengths, load, prices) if prices is not None and any(lengths) else [0] * len(asks)
         for ask, draft, count in zip(asks, drafts, kept, strict=True):
             known = self._of(ask.request)
             known.empty = 0 if draft.tokens else known.empty + 1
@@ -82,27 +78,20 @@ class GoodputControl:
         self._of(request).survival.add(drafted, accepted)
         self._all.add(drafted, accepted)
 
-    def turned(self, load: Load, drafts: int, depth: int, seconds: float, draft_s: float) -> None:
-        """A step of decodes took `seconds`, `draft_s` of them for making drafts, at most `depth` for a request."""
-        prices = self._prices(load)
+    def turned(self, load: Load, turn: Turn) -> None:
+        prices = self._list.of(load)
         if prices is None:
             return
-        if self._computed and depth:
-            each_s, before_s = draft_s / depth, self._draft_s
-            weight = FALLS if before_s is not None and each_s < before_s else RISES
-            self._draft_s = each_s if before_s is None else before_s + weight * (each_s - before_s)
-            seconds -= draft_s
-        self._credit_s = min(FIRST_TRIES_S, self._credit_s + TRIES * seconds)
-        expected_s = prices.of(drafts)
-        if expected_s == math.inf:
-            return
-        ratio = min(max(seconds / expected_s, TRUST[0]), TRUST[1])
-        if not drafts:
-            self._plain += ADAPT * (ratio - self._plain)
-        elif self._wide is None:
-            self._wide = self._plain
+        plain_s = self._list.plain_s(prices)
+        if self._computed and turn.depth:
+            self._making.took(turn.depth, turn.draft_s)
+        if turn.mixed:  # what the decodes alone would have taken
+            took_s = plain_s + self._list.more_s(prices, turn.drafts)
         else:
-            self._wide += ADAPT * (ratio - self._wide)
+            took_s = self._list.took(prices, turn.drafts, turn.seconds - turn.draft_s)
+        saved_s = turn.committed / load.batch * plain_s - took_s if turn.drafts else 0.0
+        self._allowance.stepped(turn.seconds, saved_s - turn.draft_s, plain_s)
+        self._drafting = self._drafting + 1 if turn.drafts else 0
 
     def end(self, request: Request, tokens: Sequence[int]) -> None:
         known = self._known.pop(request.id, None)
@@ -114,6 +103,42 @@ class GoodputControl:
         if known is None:
             known = self._known[request.id] = _Known(self._k)
         return known
+
+    def _could_pay(self, prices: Prices) -> bool:
+        """Whether drafts that all stand would pay, for one request or for all: where not, none is worth a look."""
+        batch, plain_s = prices.batch, prices.of(0)
+        for count in range(1, self._k + 1):
+            made_s = self._making.each_s(plain_s) * count if self._computed else 0.0
+            for drafts in (count, count * batch):
+                if (batch + drafts) * plain_s > batch * (prices.of(drafts) * self._list.dearer + made_s):
+                    return True
+        return False
+
+    def _computed_limits(self, asks: Sequence[Ask], load: Load, prices: Prices) -> list[int] | None:
+        """None: no drafts. While there are none, that is decided anew only now and then."""
+        if not any(self._of(ask.request).on for ask in asks):
+            self._rested += 1
+            if self._rested < LOOK_EVERY:
+                return None
+            self._rested = 0
+            if not self._could_pay(prices):
+                return None
+        wanted = self._best(asks, [ask.limit for ask in asks], load, prices)
+        for ask, count in zip(asks, wanted, strict=True):
+            self._of(ask.request).on = count > 0
+        if not any(wanted):
+            wanted = self._try(asks, prices)
+        unread = 0
+        for ask, count in zip(asks, wanted, strict=True):
+            if count:
+                unread += self._unread(ask)
+                self._of(ask.request).read = len(ask.tokens)
+        self._making.reads(unread)
+        return wanted
+
+    def _unread(self, ask: Ask) -> int:
+        """Tokens that a model has to read before it drafts, beyond those of a step or two."""
+        return max(0, len(ask.tokens) - self._of(ask.request).read - self._k - 1)
 
     def _looks(self, ask: Ask) -> bool:
         """Whether to ask for drafts now: always while they pay, else rarely, to see whether they would."""
@@ -127,17 +152,15 @@ class GoodputControl:
         self._resolve(known, ask.tokens)
         return True
 
-    def _try(self, asks: Sequence[Ask], load: Load) -> list[int]:
-        """A few drafts for one request now and then, so that it shows when they begin to pay."""
+    def _try(self, asks: Sequence[Ask], prices: Prices) -> list[int]:
+        """A few drafts for the request that is read furthest, now and then, so that it shows when they begin to pay."""
         tries = [0] * len(asks)
-        prices = self._prices(load)
-        if prices is not None and asks:
-            longest = max(range(len(asks)), key=lambda index: asks[index].limit)
-            count = min(TRIED, asks[longest].limit)
-            price_s = count * self._each_s(prices) + prices.of(count) - prices.of(0)
-            if price_s <= self._credit_s:
-                self._credit_s -= price_s
-                tries[longest] = count
+        chosen = min(range(len(asks)), key=lambda index: (self._unread(asks[index]), -asks[index].limit))
+        count = min(TRIED, asks[chosen].limit)
+        plain_s = prices.of(0)
+        price_s = self._making.of(count, self._unread(asks[chosen]), plain_s) + prices.of(count) - plain_s
+        if self._allowance.affords(price_s, plain_s):
+            tries[chosen] = count
         return tries
 
     def _resolve(self, known: "_Known", tokens: Sequence[int]) -> None:
@@ -153,88 +176,67 @@ class GoodputControl:
             known.survival.add(len(judged), accepted)
             self._all.add(len(judged), accepted)
 
-    def _best(self, asks: Sequence[Ask], most: Sequence[int], load: Load) -> list[int]:
+    def _best(self, asks: Sequence[Ask], most: Sequence[int], load: Load, prices: Prices) -> list[int]:
         """How many drafts of each request to verify, at most `most`, so that expected tokens per second are the most."""
-        prices = self._prices(load)
-        if prices is None:
-            return [0] * len(asks)
         expected = self._all.expected()
+        plain_s = prices.of(0)
         slots: list[tuple[float, int, int]] = []
         for index, (ask, count) in enumerate(zip(asks, most, strict=True)):
             known = self._of(ask.request)
             survives = KEPT if known.on else TAKEN_UP
+            if self._computed and not known.on:
+                survives *= self._worth_reading(ask, known, expected, prices)
             for position, chance in enumerate(known.survival.chances(expected)[:count]):
                 survives *= chance
                 slots.append((-survives, position, index))
         slots.sort()
-        dearer = 1.0 if self._wide is None else min(max(self._wide / self._plain, DEARER[0]), DEARER[1])
-        best, taken, depth = load.batch / prices.of(0), 0, self._k
+        dearer, each_s = self._list.dearer, self._making.each_s(plain_s)
+        most_s = plain_s + self._allowance.left_s(plain_s)
+        best, taken, depth = load.batch / plain_s, 0, self._k
         # drafts that a model makes cost time by the longest chain, so every length is weighed by itself
         for cap in range(1, self._k + 1) if self._computed else (self._k,):
-            made_s = 0.0 if not self._computed else cap * self._each_s(prices)
+            made_s = cap * each_s if self._computed else 0.0
             gained, count = float(load.batch), 0
             for negative, position, _ in slots:
                 if position >= cap:
                     continue
                 gained -= negative
                 count += 1
-                rate = gained / (prices.of(count) * dearer + made_s)
-                if rate > best:
-                    best, taken, depth = rate, count, cap
+                step_s = prices.of(count) * dearer + made_s
+                if gained > best * step_s and step_s <= most_s:
+                    best, taken, depth = gained / step_s, count, cap
         chosen = [0] * len(asks)
         for _, _, index in [slot for slot in slots if slot[1] < depth][:taken]:
             chosen[index] += 1
         return chosen
 
-    def _each_s(self, prices: "_Prices") -> float:
-        return 0.5 * prices.of(0) if self._draft_s is None else self._draft_s
-
-    def _prices(self, load: Load) -> "_Prices | None":
-        """What steps of this load cost; None where that was not measured."""
-        cost = self._cost()
-        if cost is None:
-            return None
-        if cost is not self._table_of:
-            self._table, self._table_of = {}, cost
-        place = (load.batch, load.context // CONTEXT_STEP)
-        if place not in self._table:
-            self._table[place] = _measured(cost, load.batch, place[1] * CONTEXT_STEP, self._k)
-        return self._table[place]
+    def _worth_reading(self, ask: Ask, known: "_Known", expected: Sequence[float], prices: Prices) -> float:
+        """The share of what its drafts promise that is left once a model has read what it missed."""
+        unread = self._unread(ask)
+        if not unread:
+            return 1.0
+        promised = survives = 1.0
+        for chance in known.survival.chances(expected):
+            survives *= chance
+            promised += survives
+        promised -= 1.0
+        plain_s, request = prices.of(0), ask.request
+        token_s = plain_s / prices.batch  # without drafts
+        left = request.sampling.max_tokens - (len(ask.tokens) - len(request.prompt))
+        steps = max(1.0, min(left, SPREAD) / (1.0 + promised))
+        price = self._making.of(0, unread, plain_s) / (token_s * steps)  # in tokens a step
+        return max(0.0, 1.0 - price / promised)
 
 
 class _Known:
     """What is known of one request."""
 
-    __slots__ = ("empty", "on", "rested", "survival", "unverified")
+    __slots__ = ("empty", "on", "read", "rested", "survival", "unverified")
 
     def __init__(self, k: int) -> None:
         self.survival = Survival(k, FADE)
         self.on = False
         self.rested = LOOK_EVERY - 1  # steps since drafts were last asked for, so that the first step asks
         self.empty = 0  # asked in vain since the last draft
+        self.read = 0  # tokens that a model has read of it
         self.unverified: tuple[int, tuple[int, ...]] | None = None  # where drafts stood that nobody verified
-
-
-class _Prices(NamedTuple):
-    """Seconds of a step of one batch size by tokens per request, 1 first; in proportion between whole numbers."""
-
-    batch: int
-    seconds: tuple[float, ...]
-
-    def of(self, drafts: int) -> float:
-        """With so many drafts in all; infinite beyond what was measured."""
-        whole, rest = divmod(drafts, self.batch)
-        if whole + (rest > 0) >= len(self.seconds):
-            return math.inf
-        low = self.seconds[whole]
-        return low if not rest else low + rest / self.batch * (self.seconds[whole + 1] - low)
-
-
-def _measured(cost: StepCost, batch: int, context: int, k: int) -> _Prices | None:
-    seconds = []
-    for tokens in range(1, k + 2):
-        estimate = cost.verify(batch, tokens, context)
-        if {"batch", "tokens"} & set(estimate.outside):
-            break  # a cost is never extrapolated
-        seconds.append(estimate.seconds)
-    return _Prices(batch, tuple(seconds)) if len(seconds) > 1 else None

@@ -64,7 +64,7 @@ def text_features(loaded: LoadedModel, text: Sequence[int]) -> Tensor:
         tokens = torch.tensor(text[start : start + CHUNK])
         positions = torch.arange(start, start + len(tokens))
         plan = model.kernels.plan(positions, torch.zeros(len(tokens), dtype=torch.int64), table, BLOCK_TOKENS)
-        tapped: list[Tensor] = []
+        tapped = torch.empty(len(tokens), model.tap_width)
         model.forward(tokens, positions, plan, kv, torch.tensor([len(tokens) - 1]), None, tapped)
-        parts.append(torch.cat(tapped, dim=1).to(torch.bfloat16))
+        parts.append(tapped.to(torch.bfloat16))
     return torch.cat(parts)

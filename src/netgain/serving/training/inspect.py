@@ -55,8 +55,8 @@ def inspect(folder: Path) -> Facts:
 
 
 def _head_token_bytes(source: WeightSource, manifest: Manifest) -> int:
-    """Its feature, and the keys and values of its own layer if it has one."""
-    features = FeaturePlane.bytes_per_token(_shape(source, "fuse.weight")[0])
+    """What it keeps of the target's taps, and the keys and values of its own layer if it has one."""
+    features = FeaturePlane.bytes_per_token(_shape(source, "fuse.weight")[1])
     if manifest.kind == "medusa":
         return features
     return features + sum(_VALUE_BYTES * _shape(source, f"layer.self_attn.{part}_proj.weight")[0] for part in "kv")

@@ -61,16 +61,22 @@ class FeatureHead:
         )
 
     @torch.inference_mode()
-    def fuse(self, tapped: list[Tensor]) -> Tensor:
-        """What the target's layers gave, each float32 [rows, H] -> features [rows, H]."""
-        return product(self._kernels, torch.cat(tapped, dim=1), self._fuse)
+    def fuse(self, tapped: Tensor) -> Tensor:
+        """What the target's layers gave, float32 [rows, taps x H] -> features [rows, H]."""
+        return product(self._kernels, tapped, self._fuse)
 
     @torch.inference_mode()
     def forward(
-        self, embedded: Tensor, features: Tensor, positions: Tensor, plan: AttentionPlan, kv: KVView, wanted: Tensor
+        self,
+        embedded: Tensor,
+        features: Tensor,
+        positions: Tensor,
+        plan: AttentionPlan,
+        kv: KVView,
+        wanted: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """embedded tokens and the features before them, float32 [rows, H] -> logits over `ids` [wanted, len(ids)] and the
-        features that it expects there, [wanted, H]. Writes the KV of all rows."""
+        features that it expects there, [wanted, H] (None: of all rows). Writes the KV of all rows."""
         kernels = self._kernels
         both = (
             kernels.rms_norm(embedded, self._token_norm, self._eps),

@@ -49,9 +49,9 @@ class MedusaHeads:
         return len(self._heads)
 
     @torch.inference_mode()
-    def fuse(self, tapped: list[Tensor]) -> Tensor:
-        """What the target's layers gave, each float32 [rows, H] -> features [rows, H]."""
-        return product(self._kernels, torch.cat(tapped, dim=1), self._fuse)
+    def fuse(self, tapped: Tensor) -> Tensor:
+        """What the target's layers gave, float32 [rows, taps x H] -> features [rows, H]."""
+        return product(self._kernels, tapped, self._fuse)
 
     @torch.inference_mode()
     def forward(self, features: Tensor, number: int) -> Tensor:

@@ -50,17 +50,22 @@ class MtpModule:
         self.ids = torch.arange(config.vocab, device=device)
         self.weight_bytes = sum(weight.nbytes for linear in (self._input, *layer.linears) for weight in linear.weights)
 
-    def fuse(self, tapped: list[Tensor]) -> Tensor:
+    def fuse(self, tapped: Tensor) -> Tensor:
         """What the last layer gave, float32 [rows, H] -> features [rows, H]."""
-        (last,) = tapped
-        return self._target.normed(last)
+        return self._target.normed(tapped)
 
     @torch.inference_mode()
     def forward(
-        self, embedded: Tensor, features: Tensor, positions: Tensor, plan: AttentionPlan, kv: KVView, wanted: Tensor
+        self,
+        embedded: Tensor,
+        features: Tensor,
+        positions: Tensor,
+        plan: AttentionPlan,
+        kv: KVView,
+        wanted: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """embedded tokens and the features before them, float32 [rows, H] -> logits [wanted, vocab] and what stands in for the
-        features there, [wanted, H]. Writes the KV of all rows."""
+        features there, [wanted, H] (None: of all rows). Writes the KV of all rows."""
         kernels = self._kernels
         both = (
             kernels.rms_norm(features, self._hidden_norm, self._eps),

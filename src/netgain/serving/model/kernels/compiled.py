@@ -164,6 +164,14 @@ class CompiledKernels:
             raise ValueError(f"keys {list(keys.shape)} and values {list(values.shape)} do not fit plan and cache")
         self._c.ng_store_kv(self._pool, byref(placed.rows), byref(cache), pointer(keys), pointer(values))
 
+    def store_rows(self, x: Tensor, plane: Tensor, plan: AttentionPlan) -> None:
+        placed = cast(Plan, plan)
+        blocks, block_tokens, width = plane.shape
+        placed.check(blocks, block_tokens)
+        if x.shape != (placed.rows.rows, width) or plane.dtype != torch.bfloat16 or not plane.is_contiguous():
+            raise ValueError(f"rows {list(x.shape)} do not fit plan and plane {list(plane.shape)} of {plane.dtype}")
+        self._c.ng_store_rows(self._pool, byref(placed.rows), pointer(x), width, plane.data_ptr())
+
     def attention(
         self,
         q: Tensor,
@@ -192,8 +200,10 @@ class CompiledKernels:
         self._c.ng_argmax(self._pool, pointer(x), rows, columns, out.data_ptr())
         return out
 
-    def stack(self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None) -> Stack:
-        return CompiledStack(self._c, self._pool, self._workspace, blocks, reduce)
+    def stack(
+        self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None, taps: Sequence[int] = ()
+    ) -> Stack:
+        return CompiledStack(self._c, self._pool, self._workspace, blocks, reduce, taps)
 
 
 def _destroy(library: ctypes.CDLL, pool: int, workspace: int, owner: int) -> None:

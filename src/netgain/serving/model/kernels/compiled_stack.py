@@ -69,6 +69,7 @@ class CompiledStack:
         workspace: int,
         blocks: Sequence[AttentionParts | MlpParts],
         reduce: Reduce | None,
+        taps: Sequence[int] = (),
     ) -> None:
         self._call, self._pool, self._workspace = library.ng_run_stack, pool, workspace
         self._blocks = tuple(blocks)
@@ -83,9 +84,17 @@ class CompiledStack:
         self._native = NativeStack((NativeBlock * count)(*self._parts), count, self._hidden, hook)
         self._address = ctypes.addressof(self._native)
         self._bound: _Bound | None = None
+        self._taps = (c_int64 * len(taps))(*taps)
 
     def __call__(
-        self, x: Tensor, cos: Tensor, sin: Tensor, kv: KVView, plan: AttentionPlan, picked: Tensor | None
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv: KVView,
+        plan: AttentionPlan,
+        picked: Tensor | None,
+        tapped: Tensor | None = None,
     ) -> Tensor:
         placed = cast(Plan, plan)
         rows, hidden = x.shape
@@ -95,6 +104,9 @@ class CompiledStack:
         if bound is None or bound.kv() is not kv:
             bound = self._bound = _Bound(kv, self._attending)
         placed.check(bound.blocks, bound.block_tokens)
+        taps = len(self._taps) if tapped is not None else 0
+        if tapped is not None and tapped.shape != (rows, taps * hidden):
+            raise ValueError(f"{list(tapped.shape)} has no room for {taps} taps of {rows} rows of {hidden} features")
         count = rows if picked is None else len(picked)
         out = torch.empty(count, hidden)
         fault = self._call(
@@ -108,6 +120,9 @@ class CompiledStack:
             pointer(sin),
             None if picked is None else picked.data_ptr(),
             count,
+            self._taps,
+            taps,
+            None if tapped is None else pointer(tapped),
             out.data_ptr(),
         )
         if fault == _STOPPED:

@@ -22,18 +22,32 @@ class ComposedStack:
     """A Stack over any kernels."""
 
     def __init__(
-        self, kernels: Kernels, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None
+        self,
+        kernels: Kernels,
+        blocks: Sequence[AttentionParts | MlpParts],
+        reduce: Reduce | None = None,
+        taps: Sequence[int] = (),
     ) -> None:
         self._kernels, self._blocks, self._reduce = kernels, tuple(blocks), reduce
         attending = [number for number, block in enumerate(blocks) if isinstance(block, AttentionParts)]
         if not attending:
             raise ValueError("a stack needs a block that attends")
-        self._last = attending[-1]
+        self._last, self._taps = attending[-1], tuple(taps)
 
     def __call__(
-        self, x: Tensor, cos: Tensor, sin: Tensor, kv: KVView, plan: AttentionPlan, picked: Tensor | None
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv: KVView,
+        plan: AttentionPlan,
+        picked: Tensor | None,
+        tapped: Tensor | None = None,
     ) -> Tensor:
         kernels, layer = self._kernels, 0
+        picked_late = None  # a tap behind the last attention sees all rows, too
+        if tapped is not None and self._taps and self._taps[-1] >= self._last:
+            picked, picked_late = None, picked
         for number, block in enumerate(self._blocks):
             if isinstance(block, AttentionParts):
                 added = _attention(kernels, block, x, cos, sin, kv.keys(layer), kv.values(layer), plan)
@@ -47,7 +61,10 @@ class ComposedStack:
             if self._reduce is not None:
                 self._reduce(added)
             x = added.add_(x)
-        return x
+            if tapped is not None and number in self._taps:
+                place = self._taps.index(number) * x.shape[1]
+                tapped[:, place : place + x.shape[1]] = x
+        return x if picked_late is None else x[picked_late]
 
 
 def _attention(

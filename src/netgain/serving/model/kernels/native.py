@@ -118,10 +118,11 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "ng_rope": (None, [p, p, p, p, n, n, n, p]),
         "ng_plan": (n, [rows, n, p, POINTER(c_int32)]),
         "ng_store_kv": (None, [p, rows, cache, p, p]),
+        "ng_store_rows": (None, [p, rows, p, n, p]),
         "ng_attention": (None, [p, rows, cache, p, n, n, p]),
         "ng_create_workspace": (p, []),
         "ng_destroy_workspace": (None, [p]),
-        "ng_run_stack": (n, [p, p, p, p, p, p, p, p, p, n, p]),
+        "ng_run_stack": (n, [p, p, p, p, p, p, p, p, p, n, p, n, p, p]),
         "ng_argmax": (None, [p, p, n, n, p]),
     }
     for name, (result, arguments) in signatures.items():

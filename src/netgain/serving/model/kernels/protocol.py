@@ -68,11 +68,19 @@ class Stack(Protocol):
     """Blocks one after the other, each added to its own input; made by Kernels.stack."""
 
     def __call__(
-        self, x: Tensor, cos: Tensor, sin: Tensor, kv: KVView, plan: AttentionPlan, picked: Tensor | None
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv: KVView,
+        plan: AttentionPlan,
+        picked: Tensor | None,
+        tapped: Tensor | None = None,
     ) -> Tensor:
         """x [rows, hidden] -> rows `picked` of the result (int64 [count], None: all). cos, sin float32 [rows, head_dim / 2].
 
-        The KV of all rows is written: `kv` has a layer for each block that attends, in order.
+        The KV of all rows is written: `kv` has a layer for each block that attends, in order. What stands behind each of the
+        stack's taps is written side by side to `tapped` [rows, taps * hidden], if that is given.
         """
         ...
 
@@ -131,6 +139,10 @@ class Kernels(Protocol):
         """Write keys/values [rows, kv_heads*dim] into the paged cache, whose shapes and types are those of model/kv.py."""
         ...
 
+    def store_rows(self, x: Tensor, plane: Tensor, plan: AttentionPlan) -> None:
+        """Write x [rows, width] to where the rows stand in `plane`, bfloat16 [blocks, block_tokens, width]."""
+        ...
+
     def attention(
         self,
         q: Tensor,
@@ -151,7 +163,9 @@ class Kernels(Protocol):
         """x [rows, n] -> int64 [rows]: where the highest value stands first; -1 if that is no finite number, or any is NaN."""
         ...
 
-    def stack(self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None) -> Stack:
+    def stack(
+        self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None, taps: Sequence[int] = ()
+    ) -> Stack:
         """The operations above as halves of layers, with the bits that composed.py has. At least one block attends; all
-        have one hidden size, one head size and caches of one shape."""
+        have one hidden size, one head size and caches of one shape. `taps`: places of blocks, ascending."""
         ...

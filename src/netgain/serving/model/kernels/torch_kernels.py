@@ -142,8 +142,10 @@ class TorchKernels:
         highest, places = x.max(dim=1)  # the lowest index on ties; NaN counts as the highest
         return places.masked_fill(~highest.isfinite(), -1)
 
-    def stack(self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None) -> Stack:
-        return ComposedStack(self, blocks, reduce)
+    def stack(
+        self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None, taps: Sequence[int] = ()
+    ) -> Stack:
+        return ComposedStack(self, blocks, reduce, taps)
 
     def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> TorchPlan:
         positions, segment_of_row = positions.cpu().long(), segment_of_row.cpu().long()
@@ -161,6 +163,10 @@ class TorchKernels:
         blocks = tables[segment_of_row, positions // block_tokens].to(self.device)
         offsets = (positions % block_tokens).to(self.device)
         return TorchPlan(blocks, offsets, tuple(segments), block_tokens)
+
+    def store_rows(self, x: Tensor, plane: Tensor, plan: AttentionPlan) -> None:
+        placed = cast(TorchPlan, plan)
+        plane[placed.blocks, placed.offsets] = x.to(plane.dtype)
 
     def store_kv(
         self, keys: Tensor, values: Tensor, cache_keys: Tensor, cache_values: Tensor, plan: AttentionPlan

@@ -86,6 +86,10 @@ NG_API void ng_store_kv(Pool* pool, const Rows* rows, const Cache* cache, const 
     each_row(*pool, rows->rows, 2 * width, [&](int64_t r) { store_kv(*rows, *cache, r, 1, keys + r * width, values + r * width, width); });
 }
 
+NG_API void ng_store_rows(Pool* pool, const Rows* rows, const float* x, int64_t width, uint16_t* plane) {
+    each_row(*pool, rows->rows, width, [&](int64_t r) { store_row(*rows, r, x, width, plane); });
+}
+
 NG_API void ng_attention(Pool* pool, const Rows* rows, const Cache* cache, const float* q, int64_t heads, int64_t window,
                          float* out) {
     attend(*pool, Attention{*rows, *cache, q, heads, window, out});
@@ -98,10 +102,12 @@ NG_API void ng_destroy_workspace(Workspace* work) { delete work; }
 // Returns -1, the index in `picked` of the first that is no row, or -2 when `reduce` ended the run.
 NG_API int64_t ng_run_stack(Pool* pool, Workspace* work, const Stack* stack, const Rows* rows, const Cache* caches,
                             const float* x, const float* cos, const float* sin, const int64_t* picked, int64_t count,
-                            float* out) {
+                            const int64_t* tapped_blocks, int64_t taps, float* tapped, float* out) {
     for (int64_t i = 0; picked && i < count; i++)
         if (picked[i] < 0 || picked[i] >= rows->rows) return i;
-    return run(*pool, *work, *stack, *rows, caches, x, cos, sin, picked, count, out) ? -1 : -2;
+    return run(*pool, *work, *stack, *rows, caches, x, cos, sin, picked, count, Taps{tapped_blocks, taps, tapped}, out)
+               ? -1
+               : -2;
 }
 
 // Where each row's highest value stands first, or -1 if it is no finite number or any value is NaN.

@@ -28,6 +28,11 @@ void store_row(const Cache& cache, char* key_tile, char* value_tile, int64_t pla
 
 }  // namespace
 
+void store_row(const Rows& rows, int64_t row, const float* x, int64_t width, uint16_t* plane) {
+    int64_t at = rows.positions[row], place = rows.block_at(rows.segments[row], at) * rows.block_tokens + at % rows.block_tokens;
+    for (int64_t i = 0; i < width; i++) plane[place * width + i] = narrow_bf16(x[row * width + i]);
+}
+
 void store_kv(const Rows& rows, const Cache& cache, int64_t first, int64_t count, const float* keys, const float* values,
               int64_t pitch) {
     for (int64_t i = 0; i < count; i++, keys += pitch, values += pitch) {

@@ -39,6 +39,9 @@ struct Rows {
     int64_t block_at(int64_t segment, int64_t place) const { return tables[segment * table_blocks + place / block_tokens]; }
 };
 
+// Rows of x [rows, width] to their places in bfloat16 [blocks, block_tokens, width].
+void store_row(const Rows& rows, int64_t row, const float* x, int64_t width, uint16_t* plane);
+
 // Keys and values of rows first..first+count, `pitch` floats apart, of which the pointers show the first.
 void store_kv(const Rows& rows, const Cache& cache, int64_t first, int64_t count, const float* keys, const float* values,
               int64_t pitch);

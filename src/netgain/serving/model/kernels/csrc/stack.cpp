@@ -160,26 +160,37 @@ struct Run {
 }  // namespace
 
 bool run(Pool& pool, Workspace& work, const Stack& stack, const Rows& rows, const Cache* caches, const float* x,
-         const float* cos, const float* sin, const int64_t* picked, int64_t count, float* out) {
+         const float* cos, const float* sin, const int64_t* picked, int64_t count, const Taps& taps, float* out) {
     std::lock_guard<std::mutex> held(work.lock);
     Run one{pool, work, stack.hidden};
     int64_t n = rows.rows, last = stack.count - 1;
     while (last >= 0 && !stack.blocks[last].attention) last--;
+    bool late = taps.count && taps.blocks[taps.count - 1] >= last;  // a tap behind the last attention sees all rows, too
+    int64_t tap = 0, end = stack.count - 1;
     for (int64_t at = 0; at < stack.count; at++) {
         const Block& block = stack.blocks[at];
         // once the last attention has written the KV of all rows, only those that are asked for matter
-        const int64_t* chosen = at == last ? picked : nullptr;
-        if (at == last) n = count;
+        const int64_t* chosen = at == last && !late ? picked : nullptr;
+        if (at == last && !late) n = count;
         float* added = block.attention ? one.attention(*block.attention, rows, *caches++, x, cos, sin, chosen, n)
                                        : one.mlp(*block.mlp, x, n);
         if (stack.reduce && stack.reduce(added, n)) return false;
         // never the buffer that x lies in, whose rows may be picked in any order
-        float* sum = at == stack.count - 1 ? out : room(work.residual[at % 2], n * stack.hidden);
+        float* sum = at == end && !late ? out : room(work.residual[at % 2], n * stack.hidden);
         each_row(pool, n, stack.hidden, [&](int64_t r) {
             const float *old = x + (chosen ? chosen[r] : r) * stack.hidden, *more = added + r * stack.hidden;
             for (int64_t i = 0; i < stack.hidden; i++) sum[r * stack.hidden + i] = old[i] + more[i];
         });
         x = sum;
+        if (tap < taps.count && taps.blocks[tap] == at) {
+            for (int64_t r = 0; r < n; r++)
+                std::memcpy(taps.out + (r * taps.count + tap) * stack.hidden, x + r * stack.hidden, size_t(stack.hidden) * 4);
+            tap++;
+        }
     }
+    if (late && picked)
+        gather(x, picked, count, stack.hidden, out);
+    else if (late)
+        std::memcpy(out, x, size_t(count * stack.hidden) * 4);
     return true;
 }

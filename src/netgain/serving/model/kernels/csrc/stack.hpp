@@ -52,7 +52,14 @@ struct Workspace {
     std::vector<int32_t> tiles;
 };
 
+// Behind which blocks, in ascending order, what stands there is written to `out` [rows, count * hidden], side by side.
+struct Taps {
+    const int64_t* blocks;
+    int64_t count;
+    float* out;
+};
+
 // At least one block attends. x [rows, hidden] -> out [count, hidden], for the rows that `picked` names (null: all, count = rows). Every attention block
 // writes the KV of all rows into its own of `caches`. cos, sin [rows, dim / 2]. False when `reduce` ended the run.
 bool run(Pool& pool, Workspace& work, const Stack& stack, const Rows& rows, const Cache* caches, const float* x,
-         const float* cos, const float* sin, const int64_t* picked, int64_t count, float* out);
+         const float* cos, const float* sin, const int64_t* picked, int64_t count, const Taps& taps, float* out);
