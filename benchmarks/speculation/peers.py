@@ -112,7 +112,8 @@ async def by_turns(
     rates: dict[tuple[Cell, str], list[float]],
 ) -> None:
     """Rounds of all cells, few requests at once first, as long as they are expected to end in time (by the slowest so far);
-    one counts where all servers came to the end of it. `rate_of(name, items, concurrency, until_s)` is None where time was over."""
+    one counts where all servers came to the end of it. `rate_of(name, items, concurrency, until_s)` is None where time was
+    over."""
     cells = [Cell("speedup", name, load) for load in CONCURRENCIES for name in pools]
     slower = 1.0  # than was expected, at most
     for number in itertools.count():

@@ -78,6 +78,22 @@ def test_method_and_draft_go_together(settings):
 
 
 @pytest.mark.parametrize("kind", ["feature", "medusa"])
+def test_a_chain_in_one_call_says_what_its_passes_say_one_by_one(tiny, tmp_path, kind):
+    """A penalty too small to change a choice has every pass made by itself."""
+    target = tiny(num_hidden_layers=4, vocab_size=300)
+    write_head(tmp_path / "head", target.folder, kind, taps=(0, 2), positions=3)
+    prompts = [[1, 5, 256, 40] * 9, [9, 2, 7]]
+    seen = []
+    for penalty in (0.0, 1e-9):
+        with engine(target.folder, tmp_path / "head") as llm:
+            law = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.0, presence_penalty=penalty)
+            answers = llm.generate(prompts, [law] * 2)
+            seen.append([(answer.output_ids, answer.trace.drafts.by_length) for answer in answers])
+    assert seen[0] == seen[1]
+    assert all(counts for _, counts in seen[0])
+
+
+@pytest.mark.parametrize("kind", ["feature", "medusa"])
 @pytest.mark.parametrize("taps", [(0, 2), (1, 3)])
 @pytest.mark.parametrize("verifier", ["coupled", "rejection", "block"])
 def test_a_head_changes_no_token_and_is_sometimes_right(tiny, tmp_path, kind, taps, verifier):
