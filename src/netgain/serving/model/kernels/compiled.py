@@ -31,14 +31,7 @@ from netgain.serving.model.kernels.native import (
     declare,
     pointer,
 )
-from netgain.serving.model.kernels.protocol import (
-    AttentionParts,
-    AttentionPlan,
-    MlpParts,
-    Reduce,
-    Stack,
-    Weight,
-)
+from netgain.serving.model.kernels.protocol import AttentionPlan, Halves, Reduce, Stack, Weight
 from netgain.serving.model.quantise import q4_1
 
 VERSION = 2  # raise whenever any output bit changes
@@ -200,9 +193,7 @@ class CompiledKernels:
         self._c.ng_argmax(self._pool, pointer(x), rows, columns, out.data_ptr())
         return out
 
-    def stack(
-        self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None, taps: Sequence[int] = ()
-    ) -> Stack:
+    def stack(self, blocks: Halves, reduce: Reduce | None = None, taps: Sequence[int] = ()) -> Stack:
         return CompiledStack(self._c, self._pool, self._workspace, blocks, reduce, taps)
 
 

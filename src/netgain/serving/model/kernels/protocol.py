@@ -59,6 +59,9 @@ class MlpParts:
     eps: float
 
 
+Halves = Sequence[AttentionParts | MlpParts]
+"""Of decoder layers, in the order in which they are run."""
+
 Reduce = Callable[[Tensor], None]
 """Sees what a block is about to add to its input, float32 [rows, hidden], and may change it in place: a rank that holds
 a shard of the block's matrices sums over the ranks here. What it raises ends the run. It must not keep the tensor."""
@@ -163,9 +166,7 @@ class Kernels(Protocol):
         """x [rows, n] -> int64 [rows]: where the highest value stands first; -1 if that is no finite number, or any is NaN."""
         ...
 
-    def stack(
-        self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None, taps: Sequence[int] = ()
-    ) -> Stack:
+    def stack(self, blocks: Halves, reduce: Reduce | None = None, taps: Sequence[int] = ()) -> Stack:
         """The operations above as halves of layers, with the bits that composed.py has. At least one block attends; all
         have one hidden size, one head size and caches of one shape. `taps`: places of blocks, ascending."""
         ...

@@ -14,14 +14,7 @@ from torch.nn.functional import linear, pad
 
 from netgain.serving.model.kernels.blocks import GROUP, Groups, split_q4_0, split_q4_1, split_q8_0
 from netgain.serving.model.kernels.composed import ComposedStack
-from netgain.serving.model.kernels.protocol import (
-    AttentionParts,
-    AttentionPlan,
-    MlpParts,
-    Reduce,
-    Stack,
-    Weight,
-)
+from netgain.serving.model.kernels.protocol import AttentionPlan, Halves, Reduce, Stack, Weight
 from netgain.serving.model.kv import key_scales, value_scales
 from netgain.serving.model.quantise import q4_1
 
@@ -142,9 +135,7 @@ class TorchKernels:
         highest, places = x.max(dim=1)  # the lowest index on ties; NaN counts as the highest
         return places.masked_fill(~highest.isfinite(), -1)
 
-    def stack(
-        self, blocks: Sequence[AttentionParts | MlpParts], reduce: Reduce | None = None, taps: Sequence[int] = ()
-    ) -> Stack:
+    def stack(self, blocks: Halves, reduce: Reduce | None = None, taps: Sequence[int] = ()) -> Stack:
         return ComposedStack(self, blocks, reduce, taps)
 
     def plan(self, positions: Tensor, segment_of_row: Tensor, block_tables: Tensor, block_tokens: int) -> TorchPlan:
