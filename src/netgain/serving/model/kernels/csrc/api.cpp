@@ -51,7 +51,7 @@ NG_API int64_t ng_quantise_q4_1(Pool* pool, const float* x, int64_t groups, uint
 }
 
 NG_API void ng_linear(Pool* pool, const Matrix* w, const float* x, int64_t rows, float* out) {
-    linear(*pool, *w, x, rows, out, w->outs);
+    linear(*pool, w, 1, x, rows, out);
 }
 
 // Returns -1, or the index of the first token that has no row.

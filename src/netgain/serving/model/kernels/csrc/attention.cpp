@@ -241,12 +241,12 @@ void attend(Pool& pool, const Attention& job) {
     int64_t kv_heads = job.cache.kv_heads, tiles = job.rows.tile_count, longest = 1;
     for (int64_t tile = 0; tile < tiles; tile++)
         each_part(job, tile, 0, [&](const Part& part) { longest = std::max(longest, part.spans().end - part.spans().begin); });
-    if (longest < 4 || tiles * kv_heads >= pool.threads() * 8) {
+    if (longest < 2 || pool.threads() == 1 || tiles * kv_heads >= pool.threads() * 8) {
         pool.each(int(tiles * kv_heads), [&](int item) { each_part(job, item / kv_heads, item % kv_heads, attend_part); });
         return;
     }
 
-    // Few rows with a long past: spans are shared out, too, and their partial results merged afterwards.
+    // Few rows: spans are shared out, too, so that no thread waits long for another, and their partial results merged afterwards.
     struct Item {
         Part part;
         int64_t span, at;

@@ -9,6 +9,7 @@
 namespace dense {
 
 constexpr int WIDTH = 2 * LANES;  // outputs in a panel
+constexpr int MOST_ROWS = 5;      // at once: their sums fill the registers
 
 // Float32 and float16: [ins][WIDTH]. Bfloat16: [(ins + 1) / 2][WIDTH] words, the even input in the low half, the odd in
 // the high.
@@ -43,9 +44,15 @@ inline void embed_row(const Matrix& w, int64_t o, float* out) {
         }
 }
 
+// What to fetch while a tile is computed: a line at each step over the inputs; null: nothing.
+struct Ahead {
+    const char* line;
+    int64_t step;
+};
+
 // ROWS rows by PANELS panels.
 template <Kind KIND, int ROWS, int PANELS>
-inline void tile(const char* panel, size_t stride, const float* x, int64_t ins, float* out, int64_t pitch,
+inline void tile(const char* panel, size_t stride, Ahead ahead, const float* x, int64_t ins, float* out, int64_t pitch,
                  int64_t outs, int64_t first) {
     constexpr int V = 2 * PANELS;
     constexpr bool BF16 = KIND == Kind::BF16;
@@ -57,6 +64,10 @@ inline void tile(const char* panel, size_t stride, const float* x, int64_t ins, 
     for (int64_t k = 0; k < ins; k += STEPS, panel += WIDTH * SIZE) {
         // The odd input past the end, if any, meets a zero weight, and is left out because it may lie outside x.
         int steps = BF16 && k + 1 == ins ? 1 : STEPS;
+        if (ahead.line) {
+            __builtin_prefetch(ahead.line, 0, 2);
+            ahead.line += ahead.step;
+        }
         NG_UNROLL for (int step = 0; step < STEPS; step++) {
             if (step == steps) break;
             f32v w[V];
@@ -89,28 +100,27 @@ template <Kind KIND>
 inline void panels(const Matrix& w, const float* x, int64_t rows, int64_t begin, int64_t end, float* out,
                    int64_t pitch) {
     size_t stride = panel_bytes(w.ins, w.kind);
-    const char* data = static_cast<const char*>(w.data);
+    int64_t tiles = (rows + MOST_ROWS - 1) / MOST_ROWS, steps = KIND == Kind::BF16 ? (w.ins + 1) / 2 : w.ins;
     for (int64_t p = begin; p < end;) {
-        const char* panel = data + p * stride;
+        const char* panel = static_cast<const char*>(w.data) + p * stride;
         if (rows == 1 && p + 1 < end) {
-            tile<KIND, 1, 2>(panel, stride, x, w.ins, out, pitch, w.outs, p * WIDTH);
+            tile<KIND, 1, 2>(panel, stride, {}, x, w.ins, out, pitch, w.outs, p * WIDTH);
             p += 2;
             continue;
         }
-        int64_t r = 0;
-        auto from = [&](int64_t row) { return x + row * w.ins; };
-        auto to = [&](int64_t row) { return out + row * pitch; };
-        for (; rows - r >= 6 || rows - r == 5; r += rows - r >= 6 ? 6 : 4) {
-            if (rows - r >= 6)
-                tile<KIND, 6, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH);
-            else
-                tile<KIND, 4, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH);
-        }
-        switch (rows - r) {
-            case 4: tile<KIND, 4, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH); break;
-            case 3: tile<KIND, 3, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH); break;
-            case 2: tile<KIND, 2, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH); break;
-            case 1: tile<KIND, 1, 1>(panel, stride, from(r), w.ins, to(r), pitch, w.outs, p * WIDTH); break;
+        for (int64_t t = 0; t < tiles; t++) {
+            int64_t r = rows * t / tiles;
+            // Each of several tiles fetches its share of the next panel, so that memory has work all the time.
+            Ahead ahead{};
+            if (tiles > 1 && p + 1 < end) ahead = {panel + stride + stride * t / tiles, int64_t(stride) / steps / tiles};
+            auto run = [&](auto tile) { tile(panel, stride, ahead, x + r * w.ins, w.ins, out + r * pitch, pitch, w.outs, p * WIDTH); };
+            switch (rows * (t + 1) / tiles - r) {
+                case 5: run(tile<KIND, 5, 1>); break;
+                case 4: run(tile<KIND, 4, 1>); break;
+                case 3: run(tile<KIND, 3, 1>); break;
+                case 2: run(tile<KIND, 2, 1>); break;
+                case 1: run(tile<KIND, 1, 1>); break;
+            }
         }
         p++;
     }

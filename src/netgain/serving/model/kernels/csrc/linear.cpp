@@ -5,7 +5,7 @@
 
 namespace {
 
-bool is_dense(Kind kind) { return kind == Kind::F32 || kind == Kind::BF16 || kind == Kind::F16; }
+constexpr bool is_dense(Kind kind) { return kind == Kind::F32 || kind == Kind::BF16 || kind == Kind::F16; }
 int64_t panel_width(Kind kind) { return is_dense(kind) ? dense::WIDTH : grouped::WIDTH; }
 int64_t panel_count(int64_t outs, Kind kind) { return (outs + panel_width(kind) - 1) / panel_width(kind); }
 
@@ -29,36 +29,53 @@ void embed_row(const Matrix& w, int64_t token, float* out) {
     is_dense(w.kind) ? dense::embed_row(w, token, out) : grouped::embed_row(w, token, out);
 }
 
-void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* out, int64_t pitch) {
+namespace {
+
+// The products with parts of one kind, whose first output is `out`.
+template <Kind KIND>
+void products(Pool& pool, const Matrix* parts, int64_t count, const float* x, int64_t rows, float* out, int64_t pitch) {
     // Kept between calls of one thread; workers only read it.
     static thread_local grouped::Activations activations;
     const grouped::Activations& rounded = activations;
-    if (!is_dense(w.kind)) {
-        activations.resize(rows, w.ins);
-        grouped::Activations& to = activations;
-        int64_t groups = w.ins / grouped::GROUP;
-        auto row = [&](int r) {
-            for (int64_t g = r * groups; g < (r + 1) * groups; g++) to.round(x, g);
-        };
-        if (rows >= 8)
-            pool.each(int(rows), row);
-        else
-            for (int r = 0; r < rows; r++) row(r);
-    }
+    if constexpr (!is_dense(KIND)) activations.round<KIND>(pool, x, rows, parts->ins);
 
+    int64_t panels = 0, bytes = 0;
+    for (int64_t i = 0; i < count; i++) {
+        panels += panel_count(parts[i].outs, KIND);
+        bytes += int64_t(packed_bytes(parts[i].outs, parts[i].ins, KIND));
+    }
     // A few pieces per thread: enough to even out a busy core, large enough to stream.
-    int64_t count = panel_count(w.outs, w.kind);
-    int64_t work = int64_t(packed_bytes(w.outs, w.ins, w.kind)) * rows;
-    int64_t pieces = work < 32768 ? 1 : std::min<int64_t>(count, pool.threads() * 4);
+    int64_t pieces = bytes * rows < 32768 ? 1 : std::min<int64_t>(panels, pool.threads() * 4);
     pool.each(int(pieces), [&](int piece) {
-        int64_t begin = count * piece / pieces, end = count * (piece + 1) / pieces;
-        switch (w.kind) {
-            case Kind::F32: return dense::panels<Kind::F32>(w, x, rows, begin, end, out, pitch);
-            case Kind::BF16: return dense::panels<Kind::BF16>(w, x, rows, begin, end, out, pitch);
-            case Kind::F16: return dense::panels<Kind::F16>(w, x, rows, begin, end, out, pitch);
-            case Kind::Q4_0: return grouped::panels<Kind::Q4_0>(w, rounded, rows, begin, end, out, pitch);
-            case Kind::Q4_1: return grouped::panels<Kind::Q4_1>(w, rounded, rows, begin, end, out, pitch);
-            case Kind::Q8_0: return grouped::panels<Kind::Q8_0>(w, rounded, rows, begin, end, out, pitch);
+        int64_t begin = panels * piece / pieces, end = panels * (piece + 1) / pieces;
+        float* to = out;
+        for (int64_t i = 0; i < count && end > 0; i++) {
+            int64_t own = panel_count(parts[i].outs, KIND), first = std::max<int64_t>(begin, 0), last = std::min(end, own);
+            if constexpr (is_dense(KIND))
+                dense::panels<KIND>(parts[i], x, rows, first, last, to, pitch);
+            else
+                grouped::panels<KIND>(parts[i], rounded, first, last, to, pitch);
+            begin -= own, end -= own, to += parts[i].outs;
         }
     });
+}
+
+}  // namespace
+
+void linear(Pool& pool, const Matrix* parts, int64_t count, const float* x, int64_t rows, float* out) {
+    int64_t pitch = 0;
+    for (int64_t i = 0; i < count; i++) pitch += parts[i].outs;
+    for (int64_t i = 0, same; i < count; i += same) {
+        for (same = 1; i + same < count && parts[i + same].kind == parts[i].kind;) same++;
+        auto run = [&](auto products) { products(pool, parts + i, same, x, rows, out, pitch); };
+        switch (parts[i].kind) {
+            case Kind::F32: run(products<Kind::F32>); break;
+            case Kind::BF16: run(products<Kind::BF16>); break;
+            case Kind::F16: run(products<Kind::F16>); break;
+            case Kind::Q4_0: run(products<Kind::Q4_0>); break;
+            case Kind::Q4_1: run(products<Kind::Q4_1>); break;
+            case Kind::Q8_0: run(products<Kind::Q8_0>); break;
+        }
+        for (int64_t j = i; j < i + same; j++) out += parts[j].outs;
+    }
 }

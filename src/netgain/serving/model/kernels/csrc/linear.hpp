@@ -21,8 +21,8 @@ size_t packed_bytes(int64_t outs, int64_t ins, Kind kind);
 // `source`: row-major float32 for F32 and BF16, float16 for F16, raw GGUF blocks for Q4_0, Q4_1 and Q8_0.
 void pack(const void* source, int64_t outs, int64_t ins, Kind kind, void* packed);
 
-// Rows of `out` lie `pitch` floats apart.
-void linear(Pool& pool, const Matrix& w, const float* x, int64_t rows, float* out, int64_t pitch);
+// x [rows, ins] -> out [rows, sum of the parts' outs]: the products with `count` matrices side by side.
+void linear(Pool& pool, const Matrix* parts, int64_t count, const float* x, int64_t rows, float* out);
 
 // Row `token` of `w`, dequantised to float32.
 void embed_row(const Matrix& w, int64_t token, float* out);

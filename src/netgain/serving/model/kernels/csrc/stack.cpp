@@ -16,9 +16,9 @@ int64_t outs(const Linear& linear) {
 }
 
 void product(Pool& pool, const Linear& w, const float* x, int64_t rows, float* out) {
-    int64_t pitch = outs(w), at = 0;
-    for (int64_t i = 0; i < w.count; at += w.parts[i++].outs) linear(pool, w.parts[i], x, rows, out + at, pitch);
+    linear(pool, w.parts, w.count, x, rows, out);
     if (w.bias) {
+        int64_t pitch = outs(w);
         each_row(pool, rows, pitch, [&](int64_t r) {
             for (int64_t i = 0; i < pitch; i++) out[r * pitch + i] += w.bias[i];
         });
@@ -40,6 +40,7 @@ void place_heads(float* x, const float* norm, float eps, const float* cos, const
 // Few rows share one pass over the weights, every operation being spread over all threads. Many rows are cut into chunks,
 // each of which one thread takes through all operations while what it works on stays in its own cache.
 constexpr int64_t CHUNK = 32;
+constexpr int64_t SILU = 4;  // what an element of it costs, counted in those of a norm
 
 bool in_chunks(const Pool& pool, int64_t rows) { return rows >= 2 * CHUNK * pool.threads(); }
 
@@ -150,7 +151,7 @@ struct Run {
             float* gate_up = room(Chunk::mine().wide, size * width);
             product(own, block.gate_up, normed(own, x + first * hidden, block.norm, block.eps, size), size, gate_up);
             float* inner = room(Chunk::mine().inner, size * half);
-            each_row(own, size, half, [&](int64_t r) { silu_mul_row(gate_up + r * width, half, inner + r * half); });
+            each_row(own, size, SILU * half, [&](int64_t r) { silu_mul_row(gate_up + r * width, half, inner + r * half); });
             product(own, block.down, inner, size, added + first * hidden);
         });
         return added;
