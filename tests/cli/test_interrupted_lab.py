@@ -128,3 +128,18 @@ def test_a_decision_ends_what_it_was_starting(number, tmp_path, leaves_no_proces
     assert code == 130
     assert (tmp_path / "stopped").exists()
     assert "the servers that were started are gone" in said
+
+
+def test_a_failure_in_the_middle_names_what_was_kept(tmp_path, workload, leaves_no_process):
+    """The stop hook fails where the servers are to be started again: the blocks before it are on the disk."""
+    with paced_server(token_s=0.001) as before, paced_server(token_s=0.001) as after:
+        for name, url, stop in (("a", before, "true"), ("b", after, "exit 9")):
+            (tmp_path / f"{name}.yaml").write_text(f"start: 'true'\nstop: '{stop}'\nurl: {url}\nengine: vllm\n")
+        process = lab(
+            tmp_path, "compare", "--baseline", f"{tmp_path}/a.yaml", "--candidate", f"{tmp_path}/b.yaml", "--quick",
+            "--workload", workload, "--max-tokens", "4",
+        )  # fmt: skip
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "the stop hook of the candidate arm ended with code 9" in err
+    assert "24 finished blocks kept: the same command with --resume" in out

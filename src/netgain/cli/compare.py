@@ -242,7 +242,11 @@ def compare(
         quality=quality,
     )
     left = "the servers that were started are gone" if settings.started else "the servers were left as they are"
-    with TerminalProgress(console, lambda: f"no verdict was given, and {left}{to_go_on_with(folder)}") as progress:
+    with TerminalProgress(
+        console,
+        lambda: f"no verdict was given, and {left}{to_go_on_with(folder)}",
+        lambda: to_go_on_with(folder),
+    ) as progress:
         outcome = run_comparison(settings, progress)
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(outcome)).decode() + "\n")

@@ -169,7 +169,9 @@ def decide(
         draft_cost=draft_cost,
     )
     with TerminalProgress(
-        console, lambda: f"the servers that were started are gone{to_go_on_with(folder)}"
+        console,
+        lambda: f"the servers that were started are gone{to_go_on_with(folder)}",
+        lambda: to_go_on_with(folder),
     ) as progress:
         outcome = run_loop(settings, progress)
     print_summary(outcome, console)

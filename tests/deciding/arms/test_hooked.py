@@ -158,6 +158,7 @@ def test_an_arm_that_cannot_be_observed_is_unknown_not_zero(hooks, observe):
         ("start: a\nstop: b\ndevices: 0\n", "occupies 0 devices"),
         ("- a\n", "does not name hooks"),
         ("start: [\n", "is no YAML"),
+        ("start: a\nstop: true", "stop is True, a truth value; put the command in quotes"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_by_the_place(tmp_path, text, told):
@@ -199,6 +200,13 @@ async def test_secrets_in_hooks_and_in_what_they_say_are_hidden(hooks):
         await told.start()
     await told.stop()
     assert "s3cret" not in str(refused.value)
+
+
+async def test_a_url_that_a_hook_printed_and_that_is_none_is_said_to_be_the_hooks(hooks):
+    arm = HookedArm("candidate", hooks(url=None, start="""echo '{"url": ""}'""", stop="true"))
+    with pytest.raises(UsageError, match="the start hook of the candidate arm printed a url that is none"):
+        await arm.start()
+    await arm.stop()
 
 
 @pytest.mark.parametrize("observe", ["sleep 31 | cat", "sleep 31; true", "(sleep 31 &) ; sleep 31"])

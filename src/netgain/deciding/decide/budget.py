@@ -27,7 +27,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def says(self) -> str:
         held = f"{count(self.arms, 'arm')} x {count(self.devices, 'device')} x {self.wall_s / 60.0:.1f} min"
-        return f"estimated {self.device_hours:.2f} device-hours ({held})"
+        return f"estimated {_hours(self.device_hours)} device-hours ({held})"
 
 
 def estimate(form: Form, measuring_s: float, start_s: float, devices: int) -> Estimate:
@@ -45,7 +45,7 @@ def within(budget_s: float, form: Form, cost: Callable[[Form], Estimate]) -> tup
         if 3600.0 * need.device_hours <= budget_s:
             return smaller, _lost(form, smaller)
     raise UsageError(
-        f"a budget of {budget_s / 3600.0:.2f} device-hours is too small: the least that can decide anything is {need.says}; "
+        f"a budget of {_hours(budget_s / 3600.0)} device-hours is too small: the least that can decide anything is {need.says}; "
         "give more, cut the outputs (--max-tokens), or ask at fewer loads"
     )
 
@@ -59,6 +59,10 @@ def parse_budget(text: str) -> float:
     if seconds <= 0.0:
         raise UsageError(f"the budget {text!r} is nothing; give a positive one")
     return seconds
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.2f}" if hours >= 0.01 else f"{hours:.1g}"
 
 
 def _smaller(form: Form) -> Iterator[Form]:

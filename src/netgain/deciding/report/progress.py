@@ -9,13 +9,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from netgain.errors import UsageError
+
 
 class TerminalProgress:
     """A narrator for people. Where the console is no terminal it prints plain lines and no bar."""
 
-    def __init__(self, console: Console, stopped: Callable[[], str]) -> None:
-        """`stopped`: what to say after Ctrl-C or SIGTERM, asked then."""
+    def __init__(self, console: Console, stopped: Callable[[], str], kept: Callable[[], str] = lambda: "") -> None:
+        """`stopped`: what to say after Ctrl-C or SIGTERM, asked then; `kept`: what a failure left to go on with, if anything."""
         self._stopped = stopped
+        self._kept = kept
         self._console = console
         self._progress = Progress(
             SpinnerColumn(),
@@ -44,6 +47,8 @@ class TerminalProgress:
         self._progress.stop()
         if kind is KeyboardInterrupt:
             self._console.print(f"[yellow]stopped[/]; {escape(self._stopped())}", highlight=False)
+        elif error is not None and not isinstance(error, UsageError) and (kept := self._kept()):
+            self._console.print(f"[yellow]failed[/]{escape(kept)}", highlight=False, soft_wrap=True)
 
     def phase(self, text: str, steps: int | None = None) -> None:
         self._end_phase()

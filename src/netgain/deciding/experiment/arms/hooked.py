@@ -241,7 +241,10 @@ def _told_url(output: str, arm: str) -> str:
             f'the hooks of the {arm} arm name no url, and the last line of its start hook is not {{"url": "http://..."}}: '
             f"{without_secrets(lines[-1] if lines else 'nothing')[:200]!r}"
         )
-    return base_url(url)
+    try:
+        return base_url(url)
+    except UsageError as error:
+        raise UsageError(f"the start hook of the {arm} arm printed a url that is none: {error}") from error
 
 
 def _end_of(errors: bytes) -> str:

@@ -81,6 +81,9 @@ def hooks_from(tree: Any, told_in: str, also: Sequence[str] = ()) -> Hooks:
     if not isinstance(tree, dict):
         raise UsageError(f"{told_in} does not name hooks; give at least start and stop")
     check_fields(tree, [*(field.name for field in msgspec.structs.fields(Hooks)), *also], told_in)
+    for name in TIMEOUTS_S:
+        if isinstance(tree.get(name), bool):
+            raise UsageError(f"{told_in}: {name} is {tree[name]}, a truth value; put the command in quotes")
     full = {
         name: {"run": value} if name in TIMEOUTS_S and isinstance(value, str) else value for name, value in tree.items()
     }
