@@ -60,6 +60,8 @@ def test_loads_are_told_with_their_slow_ones_and_what_was_fetched_for_nothing(se
     assert told.slow_bytes_per_s == pytest.approx(8e6 / 0.04)
     assert told.waited_p95_s == pytest.approx(0.04)
     assert told.prefetched_used == 0.75
+    assert told.overlapped == 0.0
+    assert loads(served((384, reuse(overlapped_tokens=96))), []).overlapped == 0.25
     assert (told.cut, told.failed) == (0, None), "None: the server has no such counter"
     assert loads(served((384, reuse())), []).failed is None, "nothing is known"
 

@@ -96,6 +96,7 @@ def loads(served: Sequence[RequestRecord], windows: Sequence[ServerWindow]) -> L
         waited_p99_s=quantile(waited, P99),
         bytes_per_s=size / waited_s if waited_s > 0.0 else None,
         slow_bytes_per_s=quantile(rates, SLOW),
+        overlapped=sum(one.overlapped_tokens for one in kv) / sum(one.loaded_tokens for one in kv) if kv else None,
         prefetched_used=used / (used + wasted) if used is not None and wasted is not None and used + wasted else None,
         cut=_events(windows, "loads_cut"),
         failed=_events(windows, "loads_failed"),

@@ -59,7 +59,8 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True):
 
 class Loads(msgspec.Struct, frozen=True, kw_only=True):
     """What requests waited for. `bytes_per_s`: all bytes over all of the waiting; `slow_bytes_per_s`: one load in twenty was
-    slower. `prefetched_used`: of the tokens fetched, those that were used."""
+    slower. `overlapped`: of the tokens loaded, those that came while what follows them was computed, so that nobody waited.
+    `prefetched_used`: of the tokens fetched, those that were used."""
 
     requests: int
     bytes: int
@@ -68,6 +69,7 @@ class Loads(msgspec.Struct, frozen=True, kw_only=True):
     waited_p99_s: float | None
     bytes_per_s: float | None
     slow_bytes_per_s: float | None
+    overlapped: float | None
     prefetched_used: float | None
     cut: int | None
     failed: int | None
