@@ -44,12 +44,22 @@ RATES = (20e6, 50e6, 100e6, 500e6, 1e9, 10e9)
 PROMPT = tuple(place % 1000 for place in range(LENGTH + 8))
 
 
-def times(policy: str, rate: float, requests: int, latency_s: float = 0.0002, hits: bool = True) -> list[float]:
-    """To the first token, of each of so many requests with one prefix (without `hits`, each with its own)."""
+def times(
+    policy: str,
+    rate: float,
+    requests: int,
+    latency_s: float = 0.0002,
+    hits: bool = True,
+    suffix: int = 0,
+    groups: int = 6,
+    predicted: list[float | None] | None = None,
+) -> list[float]:
+    """To the first token, of each of so many requests with one prefix (without `hits`, each with its own) and a suffix of its
+    own, and what was `predicted` of it."""
     clock = VirtualClock()
     memory = SimulatedMemory(LAYOUT)
     scheduler = Scheduler(
-        BlockPool(200),
+        BlockPool(300),
         clock,
         block_tokens=LAYOUT.block_tokens,
         max_batch_tokens=512,
@@ -67,7 +77,7 @@ def times(policy: str, rate: float, requests: int, latency_s: float = 0.0002, hi
         Collector(),
         SameLoop(),
         PrefillCost(lambda: COST, 512),
-        TieringOptions(policy=policy),
+        TieringOptions(policy=policy, layer_groups=groups),
     )
     engine = Engine(
         executor=SimulatedExecutor(clock, COST),
@@ -85,7 +95,7 @@ def times(policy: str, rate: float, requests: int, latency_s: float = 0.0002, hi
         for number in range(requests):
             scheduler.pool.clear_cache()
             began_s = clock.now()
-            prompt = PROMPT if hits else (1000 + number, *PROMPT)
+            prompt = (*PROMPT, *[1000 + number] * suffix) if hits else (1000 + number, *PROMPT)
             sampling = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
             engine.submit(Request(id=f"{number}", prompt=prompt, sampling=sampling, received_s=began_s))
             while engine.has_work:
@@ -94,6 +104,8 @@ def times(policy: str, rate: float, requests: int, latency_s: float = 0.0002, hi
                         assert output.trace is not None
                         assert output.trace.first_token_s is not None
                         taken.append(output.trace.first_token_s - began_s)
+                        if predicted is not None and output.trace.kv is not None:
+                            predicted.append(output.trace.kv.warm_s)
             await store.settle()
 
     async def whole() -> None:
@@ -122,3 +134,16 @@ def test_without_hits_tiers_cost_at_most_3_percent(latency_s: float) -> None:
     with_tiers = times("measured", 1e9, 6, latency_s=latency_s, hits=False)
     without = times("never", 1e9, 6, latency_s=latency_s, hits=False)
     assert sum(with_tiers) <= 1.03 * sum(without)
+
+
+@pytest.mark.parametrize("rate", [100e6, 200e6, 500e6, 1e9, 2e9])
+def test_transfer_and_suffix_take_little_more_than_the_longer_of_both(rate: float) -> None:
+    suffix = 256
+    predicted: list[float | None] = []
+    whole = times("measured", rate, 6, suffix=suffix, groups=1)[-1]
+    overlapped = times("measured", rate, 6, suffix=suffix, predicted=predicted)[-1]
+    suffix_s = STEP_S + TOKEN_S * (suffix + 8)
+    transfer_s = LENGTH * LAYOUT.token_bytes / rate
+    assert overlapped < whole
+    assert overlapped <= max(suffix_s, transfer_s) + (suffix_s + transfer_s) / 6 + 0.01
+    assert predicted[-1] == pytest.approx(overlapped, rel=0.05)
