@@ -29,10 +29,15 @@ def test_what_is_chosen_is_never_slower_than_raw(ratio, encode, decode, bandwidt
 
 
 def test_what_is_not_known_is_tried_to_learn():
-    assert choose(1e6, None, {"int4": INT4}) == "int4"
+    assert choose(1e6, None, {"new": None}) == "new"
     assert choose(1e6, FAST, {"int4": INT4, "new": None}) == "new"
     assert choose(1e6, None, {}) is None
     assert choose(1e6, FAST, {}, raw=False) is None
+
+
+def test_over_a_link_that_nobody_measured_nothing_is_known_to_beat_raw():
+    assert choose(1e6, None, {"int4": INT4}) is None
+    assert choose(1e6, None, {"int4": INT4}, raw=False) == "int4"
 
 
 def test_where_raw_is_no_choice_the_soonest_codec_is():

@@ -235,15 +235,29 @@ def test_tiers_are_counted_apart_and_their_gauges_go_with_their_engine() -> None
 
 def test_codecs_are_counted_apart_and_stay_when_their_engine_goes() -> None:
     exporter = Exporter()
-    exporter.engine({"codec_stored/raw": 2, "codec_stored/zstd": 5, "codec_encode_s/zstd": 0.5}, replica="a", epoch="1")
     exporter.engine(
-        {"codec_stored/raw": 3, "codec_stored/zstd": 5, "codec_encode_s/zstd": 0.75}, replica="a", epoch="1"
+        {"codec_stored/disk/raw": 2, "codec_stored/disk/zstd": 5, "codec_encode_s/disk/zstd": 0.5},
+        replica="a",
+        epoch="1",
     )
+    exporter.engine(
+        {
+            "codec_stored/disk/raw": 3,
+            "codec_stored/disk/zstd": 5,
+            "codec_encode_s/disk/zstd": 0.75,
+            "codec_break_even_bytes_per_s/disk/zstd": 2e8,
+        },
+        replica="a",
+        epoch="1",
+    )
+    before = exporter.render().decode()
+    assert 'break_even_bytes_per_second{codec="zstd",replica="a",tier="disk"} 2e+08' in before
     exporter.engine_gone("a")
     shown = exporter.render().decode()
-    assert 'netgain_kv_codec_stored_total{codec="raw",replica="a"} 3.0' in shown
-    assert 'netgain_kv_codec_stored_total{codec="zstd",replica="a"} 5.0' in shown
-    assert 'netgain_kv_codec_encode_seconds_total{codec="zstd",replica="a"} 0.75' in shown
+    assert 'netgain_kv_codec_stored_total{codec="raw",replica="a",tier="disk"} 3.0' in shown
+    assert 'netgain_kv_codec_stored_total{codec="zstd",replica="a",tier="disk"} 5.0' in shown
+    assert 'netgain_kv_codec_encode_seconds_total{codec="zstd",replica="a",tier="disk"} 0.75' in shown
+    assert "break_even_bytes_per_second{" not in shown
 
 
 def test_reuse_is_shown_with_the_predictions_behind_it() -> None:

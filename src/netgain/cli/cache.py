@@ -18,6 +18,7 @@ from netgain.cli.cache_blend import blend
 from netgain.cli.cache_codecs import codecs
 from netgain.cli.cache_curve import curve
 from netgain.cli.cache_experiment import experiment
+from netgain.cli.cache_server import is_server, read_server, show_server
 from netgain.cli.cache_show import (
     ANONYMOUS,
     SEALED,
@@ -68,8 +69,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @app.command()
-def stats(locations: Locations, vault: VaultOption = None, json: AsJson = False) -> None:
-    """Count what is there, by tenant, codec, plane and layout, from the headers alone."""
+def stats(
+    locations: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOCATION...",
+            help="A folder, valkey://HOST:PORT/DB, s3://BUCKET/PREFIX, or http://HOST:PORT of a running server.",
+            show_default=False,
+        ),
+    ],
+    vault: VaultOption = None,
+    json: AsJson = False,
+) -> None:
+    """Count what is there, by tenant, codec, plane and layout, from the headers alone; of a server what it did so far."""
     keys = _Keys(vault)
 
     async def look(location: str, tier: Tier) -> Content:
@@ -78,12 +90,15 @@ def stats(locations: Locations, vault: VaultOption = None, json: AsJson = False)
             without_password(location), found, tier.stats().usage.foreign if is_folder(location) else None
         )
 
-    contents = [_at(location, look) for location in locations]
+    contents = [read_server(location) if is_server(location) else _at(location, look) for location in locations]
     if json:
         _print_json(contents)
         return
     for content in contents:
-        show_content(content, time.time(), Console(soft_wrap=True))
+        if isinstance(content, Content):
+            show_content(content, time.time(), Console(soft_wrap=True))
+        else:
+            show_server(content, Console(soft_wrap=True))
 
 
 @app.command()

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from netgain.cost.quantity import write_size, write_time
+from netgain.serving.tiers.blending.stored import CHUNK
 from netgain.serving.tiers.inventory import Found
 from netgain.serving.tiers.object import Reason
 from netgain.wording import count
@@ -18,13 +19,15 @@ SEALED = "(sealed)"  # with a key that the given vault has not
 
 
 class Held(msgspec.Struct):
-    """Objects of one kind."""
+    """Objects of one kind. `tokens`: whose KV they hold, or a part of it."""
 
     objects: int = 0
+    tokens: int = 0
     bytes: int = 0
 
-    def add(self, size: int) -> None:
+    def add(self, tokens: int, size: int) -> None:
         self.objects += 1
+        self.tokens += tokens
         self.bytes += size
 
 
@@ -100,14 +103,15 @@ def content_of(location: str, found: Iterable[tuple[Found, str]], foreign: int |
         content.sealed += stored.seal is not None
         roots.add(stored.root)
         shape = stored.shape
-        layout = f"{shape.kv_heads} x {shape.head_dim} {shape.dtype}, blocks of {shape.block_tokens}"
+        cut = "chunks" if stored.part.plane == CHUNK else f"blocks of {shape.block_tokens}"
+        layout = f"{shape.kv_heads} x {shape.head_dim} {shape.dtype}, {cut}"
         for kinds, name in (
             (content.tenants, tenant),
             (content.codecs, stored.codec),
             (content.planes, stored.part.plane),
             (content.layouts, layout),
         ):
-            kinds.setdefault(name, Held()).add(size)
+            kinds.setdefault(name, Held()).add(stored.tokens, size)
         if (written_s := stored.written_s) is None:
             content.undated += 1
         else:
@@ -142,7 +146,7 @@ def show_content(content: Content, now_s: float, console: Console) -> None:
         markup=False,
     )
     if content.objects:
-        table = _table("", "", "objects", "bytes")
+        table = _table("", "", "objects", "tokens", "bytes")
         for what, kinds in (
             ("tenant", content.tenants),
             ("codec", content.codecs),
@@ -150,7 +154,7 @@ def show_content(content: Content, now_s: float, console: Console) -> None:
             ("layout", content.layouts),
         ):
             for name, held in sorted(kinds.items(), key=lambda pair: -pair[1].bytes):
-                table.add_row(what, name, f"{held.objects:,}", write_size(held.bytes))
+                table.add_row(what, name, f"{held.objects:,}", f"{held.tokens:,}", write_size(held.bytes))
                 what = ""
         console.print(table)
         if content.oldest_s is not None and content.newest_s is not None:

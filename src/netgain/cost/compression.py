@@ -28,14 +28,14 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(raw_bytes: float, link: LinkFit | None, rates: Mapping[str, Rates | None], raw: bool = True) -> str | None:
-    """The name of the codec that is soonest, None if none beats raw. While the link or a codec has not been measured, the first
-    codec of which nothing is known is used, to learn; `rates` are in order of preference among equals. Without `raw` the
-    soonest codec is taken even where raw would beat it."""
+    """The name of the codec that is soonest, None if none is known to beat raw, as while the link has not been measured. The
+    first codec of which nothing is known is used, to learn; `rates` are in order of preference among equals. Without `raw`
+    the soonest codec is taken even where raw would beat it."""
     for name, known in rates.items():
         if known is None:
             return name
     if link is None or link.bytes_per_s is None:
-        return next(iter(rates), None)
+        return None if raw else next(iter(rates), None)
     best, least_s = None, raw_bytes / link.bytes_per_s if raw else math.inf
     for name, known in rates.items():
         if known is not None and (needed_s := known.seconds(raw_bytes, link.bytes_per_s)) < least_s:

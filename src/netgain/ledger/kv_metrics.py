@@ -27,6 +27,25 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "kv_probes": ("netgain_kv_probes", "Reads whose only purpose was to measure a link that nobody used."),
     "kv_stores_dropped": ("netgain_kv_stores_dropped", "Blocks that were not stored because too many waited."),
 }
+BLEND_COUNTERS: Mapping[str, tuple[str, str]] = {
+    "blend_requests": ("netgain_blend_requests", "Prompts with chunks."),
+    "blend_exact_requests": ("netgain_blend_exact_requests", "Those of them that were computed whole."),
+    "blend_chunks_found": ("netgain_blend_chunks_found", "Chunks that were there when they were joined."),
+    "blend_chunks_missed": ("netgain_blend_chunks_missed", "Chunks that had to be computed by themselves."),
+    "blend_chunks_fetched": ("netgain_blend_chunks_fetched", "Chunks brought into memory from tiers."),
+    "blend_chunk_tokens": ("netgain_blend_chunk_tokens", "Tokens in chunks of prompts."),
+    "blend_recomputed_tokens": (
+        "netgain_blend_recomputed_tokens",
+        "Those of them computed anew, on the mean of the layers; the rest was reused.",
+    ),
+    "blend_alone_tokens": ("netgain_blend_alone_tokens", "Tokens of chunks computed by themselves."),
+    "blend_rotation_s": ("netgain_blend_rotation_seconds", "Time of moving chunks to their places in prompts."),
+    "blend_alone_s": ("netgain_blend_alone_seconds", "Time of computing chunks by themselves."),
+    "blend_join_s": ("netgain_blend_join_seconds", "Time of computing prompts with chunks, the other two left out."),
+}
+BLEND_GAUGES: Mapping[str, tuple[str, str]] = {
+    "blend_memory_bytes": ("netgain_blend_memory_bytes", "Bytes of chunks in memory, ready to be joined."),
+}
 TIER_COUNTERS: Mapping[str, tuple[str, str]] = {
     "tier_hits": ("netgain_kv_tier_hits", "Objects read from a tier and used."),
     "tier_misses": ("netgain_kv_tier_misses", "Objects asked of a tier that it did not give."),
@@ -42,11 +61,20 @@ TIER_COUNTERS: Mapping[str, tuple[str, str]] = {
     "tier_breaker_opened": ("netgain_kv_tier_breaker_opened", "Times a tier failed and was left alone."),
 }
 CODEC_COUNTERS: Mapping[str, tuple[str, str]] = {
-    "codec_stored": ("netgain_kv_codec_stored", "Objects that went to tiers in this form; raw is one."),
-    "codec_raw_bytes": ("netgain_kv_codec_raw_bytes", "Bytes of KV that a codec was given to encode."),
+    "codec_stored": ("netgain_kv_codec_stored", "Objects that went to a tier in this form; raw is one."),
+    "codec_raw_bytes": ("netgain_kv_codec_raw_bytes", "Bytes of KV that went to a tier through a codec."),
     "codec_coded_bytes": ("netgain_kv_codec_coded_bytes", "What they became."),
-    "codec_encode_s": ("netgain_kv_codec_encode_seconds", "Time of encoding."),
-    "codec_decode_s": ("netgain_kv_codec_decode_seconds", "Time of decoding what was loaded."),
+    "codec_encode_s": (
+        "netgain_kv_codec_encode_seconds",
+        "Time of encoding, of a form that several tiers take at the fastest of them.",
+    ),
+    "codec_decode_s": ("netgain_kv_codec_decode_seconds", "Time of decoding what was loaded from a tier."),
+}
+CODEC_GAUGES: Mapping[str, tuple[str, str]] = {
+    "codec_break_even_bytes_per_s": (
+        "netgain_kv_codec_break_even_bytes_per_second",
+        "Bandwidth of a tier above which raw KV is sooner there than this codec, by the codec's rates as learnt.",
+    ),
 }
 TIER_GAUGES: Mapping[str, tuple[str, str]] = {
     "tier_bytes": ("netgain_kv_tier_bytes", "Bytes that a tier holds, where it can tell."),
@@ -69,12 +97,13 @@ TIER_GAUGES: Mapping[str, tuple[str, str]] = {
 
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0)
 _RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
 
 
 class ReuseHistograms:
-    """Of ended requests: how much of their prompts was reused, how long loads were waited for, and what the predictions behind
-    the decisions were worth."""
+    """Of ended requests: how much of their prompts was reused, or computed anew in chunks, how long loads were waited for, and
+    what the predictions behind the decisions were worth."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._hits = Histogram(
@@ -105,9 +134,18 @@ class ReuseHistograms:
             buckets=_RATIOS,
         )
 
+        self._recomputed = Histogram(
+            "netgain_blend_recomputed_ratio",
+            "Share of a prompt's chunk tokens that was computed anew.",
+            registry=registry,
+            buckets=_SHARES,
+        )
+
     def add(self, record: RequestRecord) -> None:
         if record.cached_tokens:
             self._hits.observe(record.cached_tokens)
+        if record.blending is not None and record.blending.chunk_tokens:
+            self._recomputed.observe(record.blending.recomputed_tokens / record.blending.chunk_tokens)
         kv = record.kv
         if kv is None:
             return

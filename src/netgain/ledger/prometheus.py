@@ -164,19 +164,23 @@ class Exporter:
             registry=own,
         )
         self._info = Info("netgain_build", "What serves.", registry=own)
-        self._gauges = {name: Gauge(metric, text, ["replica"], registry=own) for name, (metric, text) in GAUGES.items()}
+        self._gauges = {
+            name: Gauge(metric, text, ["replica"], registry=own)
+            for name, (metric, text) in {**GAUGES, **kv_metrics.BLEND_GAUGES}.items()
+        }
         self._counters = {
             name: Counter(metric, text, ["replica"], registry=own)
-            for name, (metric, text) in {**COUNTERS, **kv_metrics.COUNTERS}.items()
+            for name, (metric, text) in {**COUNTERS, **kv_metrics.COUNTERS, **kv_metrics.BLEND_COUNTERS}.items()
         }
         self._labelled_counters = {
-            name: Counter(metric, text, [kind, "replica"], registry=own)
-            for kind, counters in (("tier", kv_metrics.TIER_COUNTERS), ("codec", kv_metrics.CODEC_COUNTERS))
+            name: Counter(metric, text, [*kinds, "replica"], registry=own)
+            for kinds, counters in ((_TIER, kv_metrics.TIER_COUNTERS), (_CODEC, kv_metrics.CODEC_COUNTERS))
             for name, (metric, text) in counters.items()
         }
-        self._tier_gauges = {
-            name: Gauge(metric, text, ["tier", "replica"], registry=own)
-            for name, (metric, text) in kv_metrics.TIER_GAUGES.items()
+        self._labelled_gauges = {
+            name: Gauge(metric, text, [*kinds, "replica"], registry=own)
+            for kinds, gauges in ((_TIER, kv_metrics.TIER_GAUGES), (_CODEC, kv_metrics.CODEC_GAUGES))
+            for name, (metric, text) in gauges.items()
         }
         self._reuse = kv_metrics.ReuseHistograms(own)
         self._handoffs = {
@@ -233,8 +237,8 @@ class Exporter:
 
         `epoch` names one life of the engine (its start time or process id). With it, a restart is a change of epoch, and a
         counter that falls within one is refused; without it, a counter that falls is taken to have restarted from zero.
-        Names as in GAUGES and COUNTERS; `name/kind` as in HANDOFF_COUNTERS, `name/tier` and `name/codec` as in kv_metrics; others
-        and None are left alone.
+        Names as in GAUGES and COUNTERS; `name/kind` as in HANDOFF_COUNTERS, `name/tier` and `name/tier/codec` as in kv_metrics;
+        others and None are left alone.
         """
         label = str(replica)
         seen = self._seen.get(label)
@@ -249,10 +253,10 @@ class Exporter:
                     self._gauges[name].labels(label).set(value)
             elif name in self._counters:
                 self._raise_to(self._counters[name].labels(label), seen, name, value)
-            elif base in self._tier_gauges and isinstance(value, int | float):
-                self._tier_gauges[base].labels(kind, label).set(value)
+            elif base in self._labelled_gauges and isinstance(value, int | float):
+                self._labelled_gauges[base].labels(*kind.split("/"), label).set(value)
             elif base in self._labelled_counters:
-                self._raise_to(self._labelled_counters[base].labels(kind, label), seen, name, value)
+                self._raise_to(self._labelled_counters[base].labels(*kind.split("/"), label), seen, name, value)
             elif base in self._handoffs and kind in _KINDS:
                 self._raise_to(self._handoffs[base].labels(kind, label), seen, name, value)
 
@@ -261,7 +265,7 @@ class Exporter:
         for gauge in self._gauges.values():
             with suppress(KeyError):
                 gauge.remove(str(replica))
-        for gauge in self._tier_gauges.values():
+        for gauge in self._labelled_gauges.values():
             gauge.remove_by_labels({"replica": str(replica)})
 
     def _raise_to(self, counter: Counter, seen: "_Seen", name: str, value: object) -> None:
@@ -295,6 +299,7 @@ def _bounded(number: int) -> str:
     return str(number) if number <= POSITIONS else "more"
 
 
+_TIER, _CODEC = ("tier",), ("tier", "codec")
 _KINDS = frozenset(kind.value for kind in HandoffKind)
 
 

@@ -179,7 +179,8 @@ class KVReuse(msgspec.Struct, kw_only=True):
     computing everything, from admission to the first token; `actual_s` is the truth (None: not known). `lookup_s` was spent
     asking the tiers, `waited_s` waiting for what they sent. `failed`: less came than was chosen. `overlapped_tokens` of those
     loaded came while what follows them was computed; `hidden_s` of the transfer were predicted to pass so (None: nothing was
-    predicted)."""
+    predicted). `bytes` of KV came, in the forms `codecs` (raw is one) as `moved_bytes`, and `decode_s` was spent on making KV
+    of these."""
 
     why: str = "asked"
     found_tokens: int = 0
@@ -196,12 +197,16 @@ class KVReuse(msgspec.Struct, kw_only=True):
     failed: bool = False
     overlapped_tokens: int = 0
     hidden_s: float | None = None
+    codecs: str | None = None
+    moved_bytes: int = 0
+    decode_s: float = 0.0
 
 
 class BlendCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Of a request whose prompt has chunks that were computed apart. Of `chunk_tokens`, `recomputed_tokens` is the mean over
     the layers of how many were computed all the same; `computed_alone_tokens` stood in no cache, so they were computed by
-    themselves first. `lossy`: the answer may be another than that of the prompt computed whole."""
+    themselves first; `chunks_found` were there. `rotation_s` went by while chunks were moved to their places. `lossy`: the answer
+    may be another than that of the prompt computed whole."""
 
     selection: str
     lossy: bool
@@ -209,6 +214,8 @@ class BlendCounts(msgspec.Struct, frozen=True, kw_only=True):
     chunk_tokens: int
     recomputed_tokens: float
     computed_alone_tokens: int
+    chunks_found: int = 0
+    rotation_s: float = 0.0
 
 
 class EngineTrace(msgspec.Struct, frozen=True, kw_only=True):

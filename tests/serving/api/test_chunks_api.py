@@ -1,6 +1,11 @@
 """Prompts with chunks over HTTP."""
 
+import json
+import time
+
 import pytest
+
+from netgain.cli.main import run
 
 CHUNKS = ["a lamp that nobody lit and that burns. ", "the second report, of another harbour. "]
 PROMPT = "Read. " + CHUNKS[0] + CHUNKS[1] + "say n"
@@ -8,7 +13,9 @@ PROMPT = "Read. " + CHUNKS[0] + CHUNKS[1] + "say n"
 
 @pytest.fixture(scope="module")
 def blending(start_server, server_options):
-    with start_server(*server_options, "--set", "engine.blending.enabled=true") as running:
+    with start_server(
+        *server_options, "--set", "engine.blending.enabled=true", "--set", "fleet.heartbeat_s=0.1"
+    ) as running:
         yield running
 
 
@@ -35,6 +42,30 @@ def test_an_answer_says_what_of_its_chunks_was_reused_and_that_it_is_lossy(blend
     assert again["computed_alone_tokens"] == 0
     assert again["recomputed_tokens"] == 0
     assert first["netgain"]["blending"] == told
+
+
+def test_cache_stats_of_a_server_tell_what_was_found_reused_and_moved(blending, capsys):
+    for _ in range(2):
+        completion(blending, {"chunks": ["a lamp that nobody lit and that burns. "], "blend_ratio": 0})
+    time.sleep(0.3)  # the next heartbeat
+    assert run(["cache", "stats", blending.url, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    told = told["blending"]
+    assert told["requests"] >= 2
+    assert told["chunks_found"] >= 1
+    assert told["found_rate"] == told["chunks_found"] / (told["chunks_found"] + told["chunks_missed"])
+    assert told["reused_tokens"] + told["recomputed_tokens"] == told["chunk_tokens"] > 0
+    assert told["recomputed_ratio"] == told["recomputed_tokens"] / told["chunk_tokens"]
+    assert told["rotation_s"] > 0
+    assert blending.metric("netgain_blend_chunks_found_total") == told["chunks_found"]
+    assert blending.metric("netgain_blend_recomputed_ratio_count") >= 2
+    assert run(["cache", "stats", blending.url]) == 0
+    assert "prompts with chunks" in capsys.readouterr().out
+
+
+def test_cache_stats_of_what_is_no_server_are_one_line(free_port, capsys):
+    assert run(["cache", "stats", f"http://127.0.0.1:{free_port}"]) != 0
+    assert "gives no metrics" in capsys.readouterr().err
 
 
 def test_ratio_1_and_a_model_without_calibration_lose_nothing(blending):

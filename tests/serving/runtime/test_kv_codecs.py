@@ -1,17 +1,30 @@
 """A real engine whose tiers hold coded KV: lossless codecs change no token, lossy ones live in a namespace of their own.
 The model is random, so no cache of gate results anywhere knows it, and tests need none of their own."""
 
+import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch")
 
-from netgain.errors import UsageError
+from netgain.errors import RequestRejected, UsageError
 from netgain.ledger.prometheus import Exporter
+from netgain.serving.engine.request import SamplingParams
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.tiers.object import unpack_head
-from tests.serving.runtime.test_kv_tiers import answers, engine, expected, folder, loaded, plain, settle
+from tests.serving.runtime.test_kv_tiers import (
+    PROMPTS,
+    SAMPLING,
+    answers,
+    engine,
+    expected,
+    folder,
+    loaded,
+    plain,
+    settle,
+)
 
 __all__ = ["expected", "folder"]
 
@@ -39,7 +52,7 @@ def test_metrics_tell_what_each_codec_did(folder, tmp_path):
     with engine(folder, tier, codec="zstd", codec_when="always") as llm:
         answers(llm)
         settle(llm)
-        stored = llm.built.engine.tier_counters()["codec_stored/zstd"]
+        stored = llm.built.engine.tier_counters()["codec_stored/disk/zstd"]
         assert stored == len(list((tmp_path / "kv").rglob("*.kv")))
         answers(llm)
         assert loaded(llm) >= 144
@@ -55,6 +68,50 @@ def test_metrics_tell_what_each_codec_did(folder, tmp_path):
     assert 0 < figures["coded_bytes_total", "zstd"] < figures["raw_bytes_total", "zstd"]
     assert figures["encode_seconds_total", "zstd"] > 0
     assert figures["decode_seconds_total", "zstd"] > 0
+
+
+def test_each_tier_holds_its_own_form_and_no_token_changes(folder, tmp_path, expected):
+    """Raw in memory, packed on disk, over a slow link what is soonest there; what is promoted takes the form of its new tier."""
+    raw, packed, far = (tmp_path / name for name in ("raw", "packed", "far"))
+    tiers = (
+        f"disk:{raw}:16MiB?codec=raw",
+        f"disk:{packed}:16MiB?codec_when=always",
+        f"disk:{far}:16MiB?codec=zstd&bandwidth=1MB/s",
+    )
+    with engine(folder, *tiers, codec="zstd") as llm:
+        assert answers(llm) == expected
+        settle(llm)
+        counters = llm.built.engine.tier_counters()
+        assert (codecs_in(raw), codecs_in(packed)) == ({"raw"}, {"zstd.1"})
+        assert "zstd.1" in codecs_in(far)
+        assert counters["codec_stored/disk/raw"] == counters["codec_stored/disk2/zstd"] > 9
+        assert counters["codec_break_even_bytes_per_s/disk3/zstd"] > 1e6
+    shutil.rmtree(raw)
+    with engine(folder, *tiers, codec="zstd") as llm:
+        completions = llm.generate(PROMPTS, SAMPLING)
+        assert [completion.output_ids for completion in completions] == expected
+        kv = completions[0].trace.kv
+        assert (kv.codecs, kv.source) == ("zstd", "disk2")
+        assert 0 < kv.moved_bytes < kv.bytes
+        assert kv.decode_s > 0
+        settle(llm)
+    assert codecs_in(raw) == {"raw"}
+
+
+def test_over_a_slow_link_kv_is_coded_once_the_link_is_known(folder, tmp_path):
+    with engine(folder, f"disk:{tmp_path / 'kv'}:16MiB?bandwidth=1MB/s", codec="zstd") as llm:
+        told = []
+        for _ in range(2):
+            answers(llm)
+            settle(llm)
+            told.append(
+                [llm.built.engine.tier_counters().get(f"codec_stored/disk/{name}", 0) for name in ("raw", "zstd")]
+            )
+            shutil.rmtree(tmp_path / "kv")
+    (raw, coded), (raw_then, coded_then) = told
+    assert coded > 0
+    assert raw_then == raw
+    assert coded_then > coded
 
 
 def test_lossy_kv_is_found_by_engines_with_that_codec_alone(folder, tmp_path, expected):
@@ -111,6 +168,52 @@ def test_a_lossy_codec_that_nobody_measured_on_this_model_is_refused(folder, tmp
         engine(folder, f"disk:{tmp_path / 'kv'}:16MiB", codec="int8")
 
 
+def test_a_lossy_codec_of_one_tier_is_gated_and_labelled_as_one_of_all(folder, tmp_path):
+    with pytest.raises(UsageError, match="has not been measured: netgain cache codecs"):
+        engine(folder, "dram:1MiB", f"disk:{tmp_path / 'kv'}:16MiB?codec=int8")
+    with engine(folder, "dram:1MiB?codec=raw", f"disk:{tmp_path / 'kv'}:16MiB?codec=int8", codec_forced=True) as llm:
+        assert llm.built.info["kv_lossy"]
+        assert llm.built.info["kv_codecs"] == ["int8"]
+
+
 def test_an_unknown_codec_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'cachegen'"):
         EngineConfig.model_validate({"kv": {"tiers": ["dram:1MiB"], "codec": "cachgen"}})
+
+
+def test_what_a_codec_loses_shows_where_kv_is_loaded_though_the_device_has_it(folder, tmp_path):
+    """Else quality would be judged on KV that never passed through the codec."""
+    whole = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=3)
+    later = msgspec.structs.replace(whole, prompt_logprobs_from=100)
+    prompt = PROMPTS[:1]
+
+    def laws(completion):
+        return completion.prompt_logprobs
+
+    for codec, exact in (("int4", False), ("zstd", True)):
+        tier = f"disk:{tmp_path / codec}:16MiB?codec={codec}&codec_when=always"
+        with engine(folder, tier, codec_forced=True, policy="measured") as llm:
+            (computed,) = llm.generate(prompt, whole)
+            settle(llm)
+            (again,) = llm.generate(prompt, whole)
+            (loaded,) = llm.generate(prompt, later, from_tiers=True)
+            (after,) = llm.generate(prompt, later)
+        assert loaded.trace.kv.loaded_tokens == 96
+        assert (loaded.trace.kv.why, loaded.trace.kv.codecs) == ("always", codec)
+        assert laws(loaded)[:101] == (None,) * 101
+        assert (laws(loaded)[101:] == laws(computed)[101:]) == exact
+        assert laws(again) == laws(computed)
+        assert laws(after)[101:] == laws(computed)[101:]  # the device kept its own, exact
+        assert after.trace.cached_tokens == 96
+
+
+def test_loading_from_tiers_needs_some(folder):
+    with engine(folder) as llm, pytest.raises(RequestRejected, match="no KV tiers here"):
+        llm.generate(PROMPTS[:1], SAMPLING, from_tiers=True)
+
+
+@pytest.mark.parametrize("first", [-1, 169, 1000])
+def test_at_least_one_token_of_a_prompt_is_scored(folder, first):
+    sampling = SamplingParams(max_tokens=1, prompt_logprobs=1, prompt_logprobs_from=first)
+    with engine(folder) as llm, pytest.raises(RequestRejected, match="logprobs_from is"):
+        llm.generate(PROMPTS[:1], sampling)

@@ -302,6 +302,9 @@ def test_object_storage(folder: Path, expected: list[tuple[int, ...]], monkeypat
         ("dram:1GiB?speed=3", "has no option 'speed'"),
         ("dram:1GiB?latency=soon", "is no time"),
         ("disk:/kv:1GiB?eviction=fifo", "eviction is lru or arc"),
+        ("disk:/kv:1GiB?codec=zst", "did you mean 'zstd'"),
+        ("disk:/kv:1GiB?codec=", "there is no KV codec ''"),
+        ("disk:/kv:1GiB?codec_when=never", "codec_when is sooner or always"),
     ],
 )
 def test_a_tier_that_cannot_be_read_is_one_clear_error(text: str, said: str) -> None:
@@ -315,6 +318,8 @@ def test_forms_of_tiers() -> None:
     assert (disk.where, disk.capacity_bytes, disk.eviction, disk.durable) == ("/a:b/kv", 10**10, "arc", False)
     assert (disk.bandwidth, disk.latency) == (1e8, 0.002)
     assert parse_tier("valkey://h:1/0?ttl=0").ttl_s is None
+    assert parse_tier("valkey://h:1/0?codec=int8,zstd&codec_when=always").codec == ("int8", "zstd")
+    assert parse_tier("dram:1GiB").codec is None
     assert parse_tier("valkeys://h:1/0").where == "rediss://h:1/0"
     assert (parse_tier("s3://b/p/q").where, parse_tier("s3://b/p/q").prefix) == ("s3://b", "p/q")
 
@@ -323,6 +328,24 @@ def test_tiers_of_one_kind_are_told_apart(tmp_path: Path) -> None:
     specs = [parse_tier("dram:1MiB"), parse_tier(f"disk:{tmp_path}/a:1MiB"), parse_tier(f"disk:{tmp_path}/b:1MiB")]
     shape = Expected(Shape(1, 1, "bfloat16", 4, 4))
     assert [tier.name for tier in build_tiers(specs, WallClock(), shape, TierOptions())] == ["dram", "disk", "disk2"]
+
+
+@pytest.mark.parametrize(
+    ("tiers", "said"),
+    [
+        (["dram:1KiB"], "a dram tier of 1 KiB has no room for one block of this model's KV, which takes 4"),
+        (["dram:1MiB", "disk:{}:100B"], "a disk tier of 100 B has no room"),
+        (["dram:9000TiB"], "the dram tiers may take 8.789 PiB, this machine has"),
+        (["disk:{}:1MiB", "disk:{}/../kv:2MiB"], "is named as two KV tiers"),
+    ],
+)
+def test_tiers_that_cannot_be_meant_are_one_clear_error(
+    folder: Path, tmp_path: Path, tiers: list[str], said: str
+) -> None:
+    place = tmp_path / "kv"
+    place.mkdir()
+    with pytest.raises(UsageError, match=said):
+        engine(folder, *(tier.format(place) for tier in tiers))
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_error(folder: Path, tmp_path: Path) -> None:

@@ -313,6 +313,28 @@ async def test_what_is_older_than_it_may_be_is_a_miss_and_removed(tmp_path: Path
     await tier.close()
 
 
+async def test_what_is_dated_in_the_future_has_no_age_where_age_matters() -> None:
+    """A clock that was wrong, here or there, must not keep KV for longer than it may be kept."""
+    now_s = 10_000.0
+    envelope = PlainEnvelope(lambda: now_s + 301)
+    for retention_s, found in ((None, True), (KEPT_S, False)):
+        tier = Tier(
+            "dram", DramMedium(LRU(1 << 20)), WallClock(), TierOptions(retention_s=retention_s), unix_s=lambda: now_s
+        )
+        one = kv_for(envelope, ACME)
+        await tier.put(one.part.address(), wrapped(envelope, one))
+        assert ((await tier.get([one.part.address()]))[0] is not None) == found
+    assert tier.stats().refused == {Reason.EXPIRED: 1}
+
+
+def test_what_passes_from_tier_to_tier_grows_no_younger(vault: Vault) -> None:
+    for envelope in (vault, PlainEnvelope(lambda: 2000.0)):
+        one = msgspec.structs.replace(kv_for(envelope, ACME), written_s=7)
+        ready = envelope.wrap(one)
+        assert ready is not None
+        assert ready.written_s == 7
+
+
 async def test_what_does_not_say_its_age_is_too_old_where_age_matters() -> None:
     tier = Tier("dram", DramMedium(LRU(1 << 20)), WallClock(), TierOptions(retention_s=KEPT_S))
     await tier.put(stored(1).part.address(), pack(stored(1)))

@@ -26,6 +26,7 @@ from netgain.measuring.quality.texts import BUNDLED, Text, load_texts
 
 MOST_CONVERSATIONS = 16
 QUICK_TEXTS = 32
+LOSSLESS_FORMS = frozenset({"raw", "zstd"})
 _STATES: Mapping[GateState, QualityState] = {"pass": "held", "fail": "breached", "not enough": "not shown"}
 
 
@@ -106,8 +107,8 @@ def for_verdict(judged: Judged, kind: Kind, identity: Identity | None, scorer: s
     state: QualityState | None = _STATES[judged.gate.state] if kind == "lossy" else None
     if kind == "token-identical" and identity is not None and identity.compared:
         state = "held" if identity.holds else "breached"
-    quality = Quality(state=state, says=judged.gate.says, identity=identity)
     measured = judged.measured
+    quality = Quality(state=state, says=f"{judged.gate.says}{_behind_loaded(measured)}", identity=identity)
     if measured is None or measured.comparison is None:
         return quality
     comparison, candidate = measured.comparison, measured.candidate
@@ -159,6 +160,18 @@ def for_verdict(judged: Judged, kind: Kind, identity: Identity | None, scorer: s
             ),
         )
     return quality
+
+
+def _behind_loaded(measured: Measured | None) -> str:
+    """That the candidate's answers came behind KV that it had loaded, and in which form."""
+    loaded = None if measured is None or measured.candidate is None else measured.candidate.loaded
+    if loaded is None:
+        return ""
+    forms = loaded.codecs or "unknown forms"
+    unused = "; no lossy codec was in use, because raw was sooner" if set(forms.split("+")) <= LOSSLESS_FORMS else ""
+    return (
+        f" (behind {loaded.loaded_tokens:,} tokens of KV that the candidate loaded from its tiers as {forms}{unused})"
+    )
 
 
 def _worst(*findings: QualityFinding) -> QualityState:

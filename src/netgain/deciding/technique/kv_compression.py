@@ -234,7 +234,7 @@ def _not_covered(lossy: bool) -> tuple[str, ...]:
     ]
     if lossy:
         said.append(
-            "the loss: the lab's own texts are computed and not loaded, so it shows in no figure of theirs; netgain cache codecs "
-            "measured it, and the server refuses what has not passed"
+            "the loss: quality is measured beside the speed, on texts whose first half the candidate loads from its tiers; "
+            "netgain cache codecs measured the codec by itself, and the server refuses what has not passed"
         )
     return tuple(said)

@@ -23,11 +23,20 @@ class Law(msgspec.Struct, frozen=True, gc=False):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer's positions in order; None where the server gave no law (nothing stands before the first token)."""
+    """An answer's positions in order; None where the server gave no law (nothing stands before the first token). `loaded`: what
+    netgain says of KV that came from its tiers, where it was asked."""
 
     tokens: tuple[str, ...]
     laws: tuple[Law | None, ...]
     prompt_tokens: int | None
+    loaded: "LoadedKV | None" = None
+
+
+class LoadedKV(msgspec.Struct, frozen=True):
+    """KV that a server loaded from its tiers: of how many tokens, in which forms (`raw`, or codecs, joined by +)."""
+
+    loaded_tokens: int = 0
+    codecs: str | None = None
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -57,9 +66,14 @@ class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
 
 
+class _Account(msgspec.Struct, frozen=True):
+    kv: LoadedKV | None = None
+
+
 class _Completion(msgspec.Struct, frozen=True):
     choices: list[_Choice]
     usage: _Usage | None = None
+    netgain: _Account | None = None
 
 
 def read_completion(body: bytes, as_ids: bool) -> Told | str:
@@ -97,4 +111,5 @@ def read_completion(body: bytes, as_ids: bool) -> Told | str:
     known_values = [law.logprob for law in laws if law is not None]
     if len(known_values) > 1 and not any(known_values):
         return "every log-probability is 0, so it does not compute them"
-    return Told(tokens=tokens, laws=tuple(laws), prompt_tokens=usage)
+    loaded = None if answer.netgain is None else answer.netgain.kv
+    return Told(tokens=tokens, laws=tuple(laws), prompt_tokens=usage, loaded=loaded)

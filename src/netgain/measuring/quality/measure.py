@@ -12,12 +12,13 @@ from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.quality.answering import TaskScores, answer_tasks
+from netgain.measuring.quality.behind_loaded import score_computed, score_loaded
 from netgain.measuring.quality.divergence import Divergence, divergence
 from netgain.measuring.quality.laws import Law
 from netgain.measuring.quality.near_ties import Sameness, compare_answers
 from netgain.measuring.quality.paired_scores import MARGIN, Paired, compare_scores
 from netgain.measuring.quality.perplexity import perplexity_of
-from netgain.measuring.quality.result import Quality, QualityComparison, ServerQuality
+from netgain.measuring.quality.result import Quality, QualityComparison, ServerQuality, loaded_of
 from netgain.measuring.quality.scorer_command import ScorerCommand
 from netgain.measuring.quality.tasks import Task, load_tasks
 from netgain.measuring.quality.teacher_forcing import Form, Scored, Teacher, Unscored
@@ -108,12 +109,14 @@ Found = tuple[Form, list[Scored | Unscored]] | str  # a sentence: why this serve
 
 
 async def _score(teachers: Sequence[Teacher], texts: Sequence[Text], narrator: Narrator) -> list[Found]:
-    """In the form that all servers can be asked in; a server that can in none does not keep the other from its perplexity."""
+    """In the form that all servers can be asked in; a server that can in none does not keep the other from its perplexity. Where
+    one has lossy KV tiers, its answers come behind KV that it loaded, and all are scored on the same halves of the texts."""
     if not texts:
         return ["no texts were given"] * len(teachers)
     forms = [await teacher.find_form(texts[0], of_prompt=True) for teacher in teachers]
     able = [form for form in forms if isinstance(form, Form)]
-    narrator.phase("scoring texts", len(texts) * len(able))
+    loading = any(teacher.lossy_tiers for teacher in teachers)
+    narrator.phase("scoring texts behind KV loaded from tiers" if loading else "scoring texts", len(texts) * len(able))
     found: list[Found] = []
     for teacher, form in zip(teachers, forms, strict=True):
         if isinstance(form, str):
@@ -121,7 +124,8 @@ async def _score(teachers: Sequence[Teacher], texts: Sequence[Text], narrator: N
             continue
         for other in able:
             form = form.with_other(other)
-        found.append((form, await teacher.score_all(texts, form, narrator.step)))
+        score = None if not loading else score_loaded if teacher.lossy_tiers else score_computed
+        found.append((form, await teacher.score_all(texts, form, narrator.step, score)))
     return found
 
 
@@ -185,6 +189,7 @@ def _server(teacher: Teacher, found: Found, tasks: TaskScores | None) -> ServerQ
         perplexity_missing=missing,
         unscored=unscored,
         tasks=tasks,
+        loaded=loaded_of(scored),
     )
 
 

@@ -12,7 +12,7 @@ from netgain.measuring.quality.teacher_forcing import Scored
 class Perplexity(msgspec.Struct, frozen=True, kw_only=True):
     """`perplexity` per token, over all texts and by category. `bits_per_byte` compares models of different tokenizers; it
     counts every byte of the texts, though the first token has no probability where a model has no start token. None where
-    texts were given as token ids."""
+    texts were given as token ids, or scored in part."""
 
     perplexity: Estimate
     bits_per_byte: float | None
@@ -25,7 +25,7 @@ def perplexity_of(scored: Sequence[Scored]) -> Perplexity | None:
     overall = mean_over_texts(list(losses.values()))
     if overall is None:
         return None
-    sizes = [one.text.size_bytes for one in scored]
+    sizes = [None if one.partial else one.text.size_bytes for one in scored]
     known = [size for size in sizes if size is not None]
     spent = math.fsum(math.fsum(text) for text in losses.values())
     by_category = {}

@@ -77,6 +77,14 @@ def _tasks(table: Table, found: list[TaskScores | None]) -> None:
 
 
 def _what_failed(server: ServerQuality, console: Console) -> None:
+    if server.loaded is not None:
+        console.print(
+            escape(
+                f"{server.url}: scored behind KV that it loaded from its tiers ({server.loaded.loaded_tokens:,} tokens, as "
+                f"{server.loaded.codecs or 'unknown forms'}), the second half of each text"
+            ),
+            soft_wrap=True,
+        )
     if server.perplexity_missing is not None:
         console.print(escape(f"no perplexity of {server.url}: {server.perplexity_missing}"), soft_wrap=True)
     said = [f"text {one.name}: {one.reason}" for one in server.unscored]

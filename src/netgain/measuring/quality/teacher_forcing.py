@@ -6,7 +6,7 @@ written alike.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -14,7 +14,7 @@ import msgspec
 
 from netgain.measuring.client.chunk import error_message
 from netgain.measuring.client.endpoint import base_url, list_models
-from netgain.measuring.quality.laws import Law, Told, read_completion
+from netgain.measuring.quality.laws import Law, LoadedKV, Told, read_completion
 from netgain.measuring.quality.texts import Text
 
 TOP = 20  # most likely tokens per position, the most that OpenAI's fields offer
@@ -33,11 +33,17 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class Scored(msgspec.Struct, frozen=True, kw_only=True):
-    """One text with the laws of its positions from the first that has one. `tokens` are all of the prompt."""
+    """One text with the laws of its positions from the first that has one, or of its later part alone. `tokens` are all of the
+    prompt. `loaded`: what stood before came from KV tiers."""
 
     text: Text
     tokens: tuple[str, ...]
     laws: tuple[Law, ...]
+    loaded: LoadedKV | None = None
+
+    @property
+    def partial(self) -> bool:
+        return len(self.laws) < len(self.tokens) - 1
 
 
 class Unscored(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +71,14 @@ class Teacher:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self.headers = headers or {}
         self._places = asyncio.Semaphore(concurrency)
+        self.lossy_tiers = False  # whether what it loads from KV tiers may be other numbers than it stored
 
     async def __aenter__(self) -> "Teacher":
         self._session = aiohttp.ClientSession(timeout=self._timeout, headers=self.headers)
         try:
             cards = await list_models(self._session, self.base)
             self.model = self.model or (cards[0].id if cards else "")
+            self.lossy_tiers = any(bool((card.netgain or {}).get("kv_lossy")) for card in cards)
         except BaseException:
             await self._session.close()
             raise
@@ -92,7 +100,7 @@ class Teacher:
 
     async def score(self, text: Text, form: Form) -> Scored | Unscored:
         """The law of every position of the text but those that nothing stands before."""
-        told = await self._ask(text, form, max_tokens=1, echo=True)
+        told = await self.ask(text, form, max_tokens=1, echo=True)
         if isinstance(told, str):
             return Unscored(name=text.name, reason=told)
         if told.prompt_tokens is None:
@@ -111,26 +119,33 @@ class Teacher:
 
     async def say(self, text: Text, form: Form, max_tokens: int) -> tuple[Law, ...] | Unscored:
         """What the server says after the text, greedily, with the law of each of its tokens."""
-        told = await self._ask(text, form, max_tokens=max_tokens, echo=False)
+        told = await self.ask(text, form, max_tokens=max_tokens, echo=False)
         if isinstance(told, str):
             return Unscored(name=text.name, reason=told)
         return tuple(law for law in told.laws if law is not None)
 
     async def score_all(
-        self, texts: Sequence[Text], form: Form, on_done: Callable[[str], None] | None = None
+        self,
+        texts: Sequence[Text],
+        form: Form,
+        on_done: Callable[[str], None] | None = None,
+        score: "Score | None" = None,
     ) -> list[Scored | Unscored]:
-        """All texts, in their order."""
+        """All texts, in their order, each by `score` (by default whole)."""
 
         async def one(text: Text) -> Scored | Unscored:
             async with self._places:
-                found = await self.score(text, form)
+                found = await (self.score(text, form) if score is None else score(self, text, form))
             if on_done is not None:
                 on_done(text.name)
             return found
 
         return list(await asyncio.gather(*map(one, texts)))
 
-    async def _ask(self, text: Text, form: Form, *, max_tokens: int, echo: bool) -> Told | str:
+    async def ask(
+        self, text: Text, form: Form, *, max_tokens: int, echo: bool, netgain: dict[str, Any] | None = None
+    ) -> Told | str:
+        """One answer, or why there is none. `netgain`: fields for netgain's own servers."""
         body: dict[str, Any] = {
             "model": self.model,
             "prompt": text.prompt,
@@ -140,6 +155,8 @@ class Teacher:
         }
         if echo:
             body["echo"] = True
+        if netgain is not None:
+            body["netgain"] = netgain
         if form.as_ids:
             body["return_tokens_as_token_ids"] = True
         try:
@@ -156,3 +173,6 @@ class Teacher:
         except (aiohttp.ClientError, OSError) as error:
             return f"the connection failed: {type(error).__name__} {error}".rstrip()
         return read_completion(answer, form.as_ids)
+
+
+Score = Callable[[Teacher, Text, Form], Awaitable[Scored | Unscored]]

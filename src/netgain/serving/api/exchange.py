@@ -123,6 +123,7 @@ class Exchange(Response):
                 received_s=now_s,
                 priority=self._prepared.priority,
                 pin_s=self._prepared.netgain.pin_s or 0.0,
+                from_tiers=self._prepared.netgain.from_tiers,
                 deadline_s=None if self._timeout_s is None else self._received_s + self._timeout_s,
                 chunks=choice.job.chunks,
             )

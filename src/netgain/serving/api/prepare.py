@@ -233,6 +233,7 @@ def _sampling(
         ignore_eos=bool(request.ignore_eos),
         logprobs=request.top,
         prompt_logprobs=max((top for top in prompt_tops if top is not None), default=None),
+        prompt_logprobs_from=0 if request.netgain is None else request.netgain.logprobs_from,
         grammar=grammar,
     )
 

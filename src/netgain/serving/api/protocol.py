@@ -39,8 +39,10 @@ class NetgainOptions(Fields):
     to that record. `speculate` false opts out of speculation, `max_drafts` caps the drafts of a step. `chunks` are
     texts that stand in the prompt and are taken from where they were computed apart, of whose tokens `blend_ratio` is
     computed anew (0: none, 1: all, which is exact; default: what the server was set to). `pin_s`: KV tiers keep the
-    conversation from eviction for so long, and no longer than the server allows. An unknown field is refused: nobody
-    else's client sends any."""
+    conversation from eviction for so long, and no longer than the server allows. `from_tiers`: the prefix is loaded from
+    there, whatever the device has. `logprobs_from`: of a prompt whose log-probabilities are asked for, those that follow its
+    first so many tokens are not wanted, so that these tokens may be loaded. An unknown field is refused: nobody else's
+    client sends any."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -53,6 +55,8 @@ class NetgainOptions(Fields):
     )
     blend_ratio: Annotated[Number, Field(ge=0, le=1)] | None = None
     pin_s: Annotated[Number, Field(ge=0, le=MAX_DEADLINE_S)] | None = None
+    from_tiers: bool = False
+    logprobs_from: Annotated[Whole, Field(ge=0)] = 0
 
     @model_validator(mode="before")
     @classmethod

@@ -12,9 +12,11 @@ from netgain.serving.tiers.blending.joined import Chunks
 MAX_PROMPT_LOGPROBS = 2_000_000
 
 
-def check_request(request: Request, vocab_size: int, *, blends: bool = False) -> None:
+def check_request(request: Request, vocab_size: int, *, blends: bool = False, tiers: bool = False) -> None:
     """Raises RequestRejected naming the parameter. Lengths are the scheduler's to check, grammars the compiler's; `blends` says
-    whether this engine joins chunks."""
+    whether this engine joins chunks, `tiers` whether it has KV tiers."""
+    if request.from_tiers and not tiers:
+        raise RequestRejected("there are no KV tiers here to load from: leave from_tiers out", "from_tiers")
     if not request.prompt:
         raise RequestRejected("the prompt has no tokens: send at least one", "prompt")
     if not 0 <= min(request.prompt) <= max(request.prompt) < vocab_size:
@@ -27,7 +29,13 @@ def check_request(request: Request, vocab_size: int, *, blends: bool = False) ->
         raise RequestRejected(
             f"deadline_s is {deadline_s!r}; give a finite time of the host's monotonic clock", "deadline_s"
         )
-    wanted = request.sampling.prompt_logprobs
+    wanted, first = request.sampling.prompt_logprobs, request.sampling.prompt_logprobs_from
+    if first and (wanted is None or not 0 < first < len(request.prompt) - 1):
+        raise RequestRejected(
+            f"logprobs_from is {first}: it goes with log-probabilities of the prompt, and leaves at least one of its "
+            f"{len(request.prompt)} tokens",
+            "logprobs_from",
+        )
     if wanted is not None and (1 + wanted) * len(request.prompt) > MAX_PROMPT_LOGPROBS:
         raise RequestRejected(
             f"prompt_logprobs {wanted} over {len(request.prompt)} prompt tokens are {(1 + wanted) * len(request.prompt)} "

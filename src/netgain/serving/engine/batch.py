@@ -1,5 +1,6 @@
 """What one step computes (Batch) and what comes out (StepResult): plain data between the step loop and any executor."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -26,8 +27,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     really follows it, to be scored with the `sampling.prompt_logprobs` most likely ones. None of them is among the last
     `rows`.
 
-    Of a segment with `chunks` (positions in the whole request), which holds all that is still to be computed of it, chunks are
-    taken from where they were computed apart, for the tenant of `salt`.
+    Of a segment with `chunks` (positions in the whole request, whose tokens are `context`), which ends where a piece does (see
+    piece_end) or the request, chunks are taken from where they were computed apart, for the tenant of `salt`.
     """
 
     request_id: str
@@ -45,6 +46,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     scored_from: int = 0
     chunks: Chunks | None = None
     salt: bytes = b""
+    context: Sequence[int] = ()
 
 
 class Arriving(Protocol):

@@ -107,7 +107,7 @@ class Engine:
         """Queue a request. Raises RequestRejected (it can never run) or Overloaded (not now)."""
         if request.id in self._generations:
             raise RequestRejected(f"a request with id {request.id!r} is running already", "id")
-        check_request(request, self._vocab_size, blends=self.chunks is not None)
+        check_request(request, self._vocab_size, blends=self.chunks is not None, tiers=self._tiering is not None)
         start_s = self._clock.now()
         tiering, namespace = self._tiering, self._namespace
         root = namespace.root(request.salt) if tiering is None else tiering.root(namespace, request.salt)
@@ -256,8 +256,9 @@ class Engine:
         self.executor.close()
 
     def tier_counters(self) -> dict[str, float]:
-        """Of the KV tiers, cumulative; `name/tier` where they belong to one. From any thread."""
-        return {} if self._tiering is None else self._tiering.counters()
+        """Of KV tiers and chunks, cumulative; `name/tier` where they belong to one. From any thread."""
+        tiers = {} if self._tiering is None else self._tiering.counters()
+        return tiers if self.chunks is None else {**tiers, **self.chunks.counters()}
 
     def _expire(self, now_s: float) -> None:
         for request_id in self._deadlines.due(now_s):
@@ -298,7 +299,7 @@ class Engine:
             if refusal is not None:
                 return Committed(error=refusal)
         if result.blending is not None:
-            generation.blending = result.blending
+            generation.blended(result.blending, work.start)
         if work.scored and result.prompt_logprobs is not None:
             generation.scored(result.prompt_logprobs)
         published = self.scheduler.commit(work, len(tokens))

@@ -11,6 +11,7 @@ from netgain.serving.engine.grammar import Constraint
 from netgain.serving.engine.logprobs import Scores
 from netgain.serving.engine.request import Output, Request, TokenLogprobs
 from netgain.serving.engine.sequence import Sequence
+from netgain.serving.tiers.blending.joined import added
 
 
 class Generation:
@@ -56,8 +57,9 @@ class Generation:
         self.tokens: list[int] = list(request.prompt)
         self.history = History(request.sampling, request.prompt, stop_ids) if needs_history(request.sampling) else None
         # the first prompt token has none: nothing stands before it
+        unknown = 1 + request.sampling.prompt_logprobs_from  # tokens from the first on that have no law
         asked = request.sampling.prompt_logprobs is not None
-        self._prompt_logprobs: list[TokenLogprobs | None] | None = [None] if asked else None
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = [None] * unknown if asked else None
         self.timeline = Timeline()
         self.drafts = DraftCounts()
         self.blending: BlendCounts | None = None
@@ -113,6 +115,12 @@ class Generation:
         else:
             self.own_s += share.own_s
             self.stall_s += share.stall_s
+
+    def blended(self, piece: BlendCounts, start: int) -> None:
+        """A piece of the prompt, from the position `start` on, was computed with its chunks."""
+        assert self.request.chunks is not None
+        anew = start <= self.request.chunks.spans[0][0]  # after a preemption all of it is computed again
+        self.blending = added(None if anew else self.blending, piece)
 
     def output(self, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]) -> Output:
         """What a step committed, for who asked."""

@@ -10,7 +10,9 @@ from netgain.cost.link import LinkFit
 from netgain.ledger.records import KVReuse
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.sequence import Sequence as Queued
+from netgain.serving.tiers.kv_store import Loaded
 from netgain.serving.tiers.layered import LayersLoaded
+from netgain.serving.tiers.object import RAW
 
 _HARDLY = 0.1  # of a pass
 
@@ -71,6 +73,8 @@ class Tail:
         if layers is not None:
             load.busy_s += layers.seconds
             load.bytes += layers.bytes
+            load.moved_bytes += layers.bytes
+            load.codecs |= {RAW}
         if layers is None or not layers.complete:
             load.over = True
             return
@@ -104,6 +108,8 @@ class Load:
         "busy_s",
         "bytes",
         "cancelled",
+        "codecs",
+        "decode_s",
         "end",
         "expected_s",
         "first",
@@ -111,6 +117,7 @@ class Load:
         "held_bytes",
         "keys",
         "links",
+        "moved_bytes",
         "next",
         "over",
         "places",
@@ -134,7 +141,9 @@ class Load:
         self.since_s: float | None = None
         self.expected_s: float | None = None  # of loading, by the newest prediction
         self.busy_s = self.waited_s = 0.0
-        self.bytes = self.held_bytes = 0
+        self.bytes = self.moved_bytes = self.held_bytes = 0
+        self.codecs: frozenset[str] = frozenset()
+        self.decode_s = 0.0
         self.over = False  # nothing more will come
         self.cancelled = False  # nothing more is wanted; read by the job that fetches
 
@@ -159,6 +168,22 @@ class Load:
         if self.tail is not None and (self.tail.passing or self.tail.to_place):
             return False
         return not self.over and not self.ready()
+
+    def came(self, loaded: Loaded) -> None:
+        """Add up what came."""
+        self.busy_s += loaded.seconds
+        self.bytes += loaded.bytes
+        self.moved_bytes += loaded.moved_bytes
+        self.codecs |= loaded.codecs
+        self.decode_s += loaded.decode_s
+
+    def told_in(self, kv: KVReuse) -> None:
+        """Write down what came."""
+        kv.bytes += self.bytes
+        kv.moved_bytes += self.moved_bytes
+        kv.decode_s += self.decode_s
+        if self.codecs:
+            kv.codecs = "+".join(sorted(self.codecs))
 
     def ready(self) -> int:
         """How many whole blocks have come that can be placed."""

@@ -64,7 +64,7 @@ class LoadChoice:
         """How many of the blocks from the one numbered `first` on to load."""
         places = load.places[first:]
         start = load.base + first
-        if self._options.policy == "always" and places:
+        if (self._options.policy == "always" or load.sequence.past_device) and places:
             return Choice(len(places), None, self.compute_s(load.sequence, start), Why.ALWAYS)
         placing = self.placing.fit()
         return choose(
@@ -102,7 +102,7 @@ class LoadChoice:
     def bound_s(self, load: Load) -> float:
         """Seconds that a request may wait for its load."""
         kv, longest_s = load.kv, self._options.load_s
-        if self._options.policy != "measured" or kv.full_s is None:
+        if self._options.policy != "measured" or kv.full_s is None or load.sequence.past_device:
             return longest_s
         wait_s = kv.full_s / 4 if load.expected_s is None else min(kv.full_s, 3.0 * load.expected_s)
         return min(longest_s, max(LEAST_WAIT_S, wait_s))

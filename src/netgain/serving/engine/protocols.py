@@ -61,8 +61,8 @@ class ChunkSource(Protocol):
         """Bring into memory what is kept elsewhere, within a bounded time; what does not come is computed."""
         ...
 
-    async def settle(self) -> None:
-        """Return when everything added is stored, or could not be."""
+    def counters(self) -> dict[str, float]:
+        """Cumulative, as metrics name them. From any thread."""
         ...
 
     def close(self) -> None: ...

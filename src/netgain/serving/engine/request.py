@@ -23,7 +23,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     `frequency` subtract from logits of tokens in the output, once or per occurrence (0: none). `logit_bias` adds to
     logits, (token id, bias) in ascending order of ids. `logprobs` k asks for the chosen token's log-probability and the
     k most likely ones at every position, `prompt_logprobs` the same for the prompt; both of the model's own law, before
-    penalties, temperature and cuts. None: not asked for.
+    penalties, temperature and cuts. None: not asked for. The law of what follows a prompt's first `prompt_logprobs_from`
+    tokens is not wanted, so their KV may come from a cache.
     """
 
     max_tokens: int
@@ -41,6 +42,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprobs_from: int = 0
     grammar: Grammar | None = None
 
 
@@ -50,7 +52,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `speculate` False opts out of speculation, `max_drafts` caps the drafts of a step below what the engine would take.
     A lower `priority` is admitted first and preempted last; equals in order of arrival. A request not finished at
     `deadline_s` ends with the reason "deadline", wherever it is. `chunks` of the prompt are taken from where they were computed
-    apart. KV tiers keep what it leaves from eviction for `pin_s`, as a session asks that will come back.
+    apart. KV tiers keep what it leaves from eviction for `pin_s`, as a session asks that will come back. With `from_tiers` its
+    prefix is loaded from there, whatever the device has and whatever would be sooner: to see what comes back.
     """
 
     id: str
@@ -65,6 +68,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
     chunks: Chunks | None = None
     pin_s: float = 0.0
+    from_tiers: bool = False
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):

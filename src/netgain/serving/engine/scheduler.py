@@ -218,7 +218,7 @@ class Scheduler:
     def _admit(self, sequence: Sequence, place: int) -> Admission | None:
         start_s = self._clock.now()
         reusable = self.reusable_blocks(sequence)
-        found = self.pool.lookup(sequence.keys[:reusable])
+        found = self.pool.lookup(sequence.keys[: 0 if sequence.past_device else reusable])
         end_s = self._clock.now()
         missing = self._blocks_for(sequence.length) - len(found)
         if missing > self.pool.available - self.pool.cached_among(found):
@@ -246,7 +246,7 @@ class Scheduler:
 
     def _prefill(self, sequence: Sequence, budget: int, work: list[Work], preempted: list[Sequence]) -> int:
         start = sequence.computed
-        count = sequence.length - start if sequence.whole else min(budget, sequence.length - start)
+        count = min(sequence.piece - start % sequence.piece if sequence.piece else budget, sequence.length - start)
         scored = 0
         if sequence.scored < sequence.to_score:
             # rows before `scored` are computed again after a preemption, and need no logits this time

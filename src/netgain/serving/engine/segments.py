@@ -31,7 +31,7 @@ def segment_of(
     )
     request = generation.request
     if request.chunks is not None and work.prefill:
-        segment = msgspec.structs.replace(segment, chunks=request.chunks, salt=request.salt)
+        segment = msgspec.structs.replace(segment, chunks=request.chunks, salt=request.salt, context=generation.tokens)
     if generation.history is None and not work.scored:  # most requests: nothing to copy for
         return segment
     edits = None

@@ -4,6 +4,7 @@ from collections.abc import Sequence as Keys
 from enum import StrEnum
 
 from netgain.serving.engine.request import Request
+from netgain.serving.tiers.blending.selection import PIECE_TOKENS
 
 
 class SequenceState(StrEnum):
@@ -19,12 +20,12 @@ class Sequence:
 
     `keys` are those of the full blocks of committed tokens and grow with them (the engine extends the list);
     `drafts` is how many unverified tokens the next step should add behind the committed ones. The logits of the first
-    `to_score` tokens are wanted, those of the first `scored` are done. A `whole` one is
-    prefilled in one step, however long. The queue is in order of `priority` (lower first),
-    then `arrival`, which the scheduler numbers.
+    `to_score` tokens are wanted, those of the first `scored` are done. With `piece` a step computes as much of its prompt as
+    ends at a multiple of that position, whatever the step's budget. The queue is in order of `priority` (lower first), then
+    `arrival`, which the scheduler numbers.
 
     Of the first `to_load` blocks, those from `load_from` on are to come from tiers; None: the tiers are still asked. While they
-    are `arriving`, what follows them is computed already.
+    are `arriving`, what follows them is computed already. With `past_device` all of them come from there, also what the device has.
     """
 
     __slots__ = (
@@ -39,6 +40,8 @@ class Sequence:
         "length",
         "load_from",
         "max_length",
+        "past_device",
+        "piece",
         "preemptions",
         "priority",
         "published",
@@ -46,7 +49,6 @@ class Sequence:
         "state",
         "to_load",
         "to_score",
-        "whole",
     )
 
     def __init__(
@@ -58,7 +60,9 @@ class Sequence:
         *,
         priority: int = 0,
         to_score: int = 0,
-        whole: bool = False,
+        scored: int = 0,
+        piece: int = 0,
+        past_device: bool = False,
     ) -> None:
         self.id = sequence_id
         self.length = length
@@ -74,8 +78,9 @@ class Sequence:
         self.priority = priority
         self.arrival = 0
         self.to_score = to_score
-        self.whole = whole
-        self.scored = 0
+        self.piece = piece
+        self.scored = scored
+        self.past_device = past_device
         self.load_from = 0
         self.to_load: int | None = 0
         self.arriving = False
@@ -94,5 +99,7 @@ def sequence_of(request: Request, keys: list[bytes], block_tokens: int) -> Seque
         keys,
         priority=request.priority,
         to_score=0 if request.sampling.prompt_logprobs is None else length - 1,
-        whole=request.chunks is not None,
+        scored=request.sampling.prompt_logprobs_from,
+        past_device=request.from_tiers,
+        piece=0 if request.chunks is None else PIECE_TOKENS,
     )

@@ -1,7 +1,7 @@
 """What is written down about tiers: counters for metrics, and a handoff for every tier that a load came from."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -31,8 +31,8 @@ COUNTED = (  # each from 0, so that whoever reads them knows of the first time
 )
 
 
-def named_counters(stats: StackStats, coded: CoderStats | None = None) -> Mapping[str, float]:
-    """Flat, `name/tier`, and `name/codec` where something may be coded; what is not known is left out."""
+def named_counters(stats: StackStats, coded: Sequence[CoderStats] = ()) -> Mapping[str, float]:
+    """Flat, `name/tier`, and `name/tier/codec` where something may be coded; what is not known is left out."""
     named: dict[str, float] = {}
     for tier, dropped, promoted, queued in zip(
         stats.tiers, stats.dropped, stats.promoted, stats.queued_bytes, strict=True
@@ -63,9 +63,9 @@ def named_counters(stats: StackStats, coded: CoderStats | None = None) -> Mappin
             values["tier_load_bytes_per_s"] = tier.loaded.link.bytes_per_s
             values["tier_load_error"] = tier.loaded.link.error
         named.update({f"{name}/{tier.name}": value for name, value in values.items() if value is not None})
-    if coded is not None:
-        for name, by_codec in msgspec.structs.asdict(coded).items():
-            named.update({f"codec_{name}/{codec}": value for codec, value in by_codec.items()})
+    for tier, codecs in zip(stats.tiers, coded, strict=False):
+        for name, by_codec in msgspec.structs.asdict(codecs).items():
+            named.update({f"codec_{name}/{tier.name}/{codec}": value for codec, value in by_codec.items()})
     return named
 
 
@@ -76,7 +76,7 @@ def write_down(
     kv, loaded, failed = load.kv, load.next - load.first, load.next < load.end
     kv.loaded_tokens += loaded * block_tokens
     kv.waited_s += load.waited_s
-    kv.bytes += load.bytes
+    load.told_in(kv)
     kv.failed = kv.failed or failed
     kv.source = "+".join(store.tiers[tier] for tier in sorted(set(load.places[load.first : load.end])))
     counts["kv_loads"] += 1

@@ -77,11 +77,11 @@ class Tiering:
         """A request enters the queue, for the first time or after a preemption: look for what the device lacks."""
         sequence, now_s = generation.sequence, self._clock.now()
         keys = sequence.keys[: self._scheduler.reusable_blocks(sequence)]
-        base = len(self._scheduler.pool.lookup(keys))
+        base = 0 if sequence.past_device else len(self._scheduler.pool.lookup(keys))
         if self._options.policy == "never" or base == len(keys):
             return
         wait_s, full_s = self._options.lookup_s, self._choice.compute_s(sequence, base)
-        if self._options.policy == "measured" and full_s is not None:
+        if self._options.policy == "measured" and full_s is not None and not sequence.past_device:
             if not self._lookups.worth(full_s, now_s):
                 self.counts["kv_lookups_skipped"] += 1
                 return
@@ -186,7 +186,7 @@ class Tiering:
         self._mailbox.interrupt()
 
     def counters(self) -> dict[str, float]:
-        """Cumulative, flat; `name/tier` for those of one tier, `name/codec` for those of one codec. From any thread."""
+        """Cumulative, flat; `name/tier` for those of one tier, `name/tier/codec` for those of a codec there. From any thread."""
         named: dict[str, float] = {**self.counts, "kv_stores_dropped": self.storing.dropped}
         found = self._runner.ask(lambda: (self._store.stats(), self._store.coder_stats()), 0.2)
         return named if found is None else {**named, **named_counters(*found)}
@@ -261,8 +261,7 @@ class Tiering:
             return
         end = first + len(loaded.blocks)
         load.arrived[first:end] = loaded.blocks
-        load.busy_s += loaded.seconds
-        load.bytes += loaded.bytes
+        load.came(loaded)
         load.over = load.over or None in loaded.blocks
         self._links.sampled(load.places[first:end], now_s)
         if end >= load.end or load.over or self._options.policy != "measured":

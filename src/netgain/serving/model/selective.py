@@ -40,7 +40,7 @@ class SelectiveForward:
         until: int = 0,
     ) -> Tensor:
         """tokens, positions int64 [rows], positions ascending; table int32 [blocks] of the sequence; wanted int64 [m] numbers
-        rows that `narrow` must never drop -> float32 logits [m, vocab].
+        rows that `narrow` must never drop -> float32 logits [m, vocab], which m = 0 spares.
 
         `narrow` is asked in the layers 0..until-1, which run operation by operation; the others are one stack. The KV of
         every position up to the last row's must be in `kv` or be written by this run.
@@ -62,6 +62,8 @@ class SelectiveForward:
             kernels.store_kv(k, v, keys, values, plan)
             kept = narrow(number, rows, qk[:, -v.shape[1] :], v) if narrow else None
             if kept is not None and len(kept) < len(rows):
+                if not len(kept):
+                    return x.new_empty(0, decoder.config.vocab, dtype=torch.float32)
                 rows, x, q = rows[kept], x[kept], q[kept]
                 cos, sin, positions = cos[kept], sin[kept], positions[kept]
                 plan = planned(positions)
@@ -75,7 +77,7 @@ class SelectiveForward:
             x = self._tail(first)(x, cos, sin, view, plan, picked)
         else:
             x = x[picked]
-        return decoder.head(x)
+        return decoder.head(x) if len(wanted) else x.new_empty(0, decoder.config.vocab, dtype=torch.float32)
 
     def _tail(self, first: int) -> Stack:
         if first not in self._tails:

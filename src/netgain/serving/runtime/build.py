@@ -26,10 +26,11 @@ from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
-from netgain.serving.runtime.blending.build import build_blending
+from netgain.serving.runtime.blending.build import build_blending, chunk_shapes
 from netgain.serving.runtime.block_memory import PoolMemory
+from netgain.serving.runtime.build_store import build_store
 from netgain.serving.runtime.build_tiering import build_tiering
-from netgain.serving.runtime.codec_gate.serving import build_coder, measured_codecs
+from netgain.serving.runtime.codec_gate.serving import build_coder, measured_codecs, used_codecs
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
 from netgain.serving.runtime.heap import give_back_freed_memory
@@ -148,7 +149,13 @@ def build_engine(
     kv = PagedKV(model, blocks, layout.block_tokens, kv_dtype, device)
     drafts = draft.over(blocks, config.scheduler.max_batch_tokens) if draft else None
     namespace = loaded.namespace(kv_dtype)
-    blending = build_blending(config.blending, loaded, kv_dtype, clock, draft.name if draft else None, notes)
+    coder = build_coder(config.kv, namespace, layout.block_tokens, config.model.source, clock, notes)
+    memory = PoolMemory(model, kv, drafts.features if drafts else None, files.digest if files else "")
+    tiers = None
+    if config.kv.tiers:
+        others = chunk_shapes(config.blending, model, kv_dtype)
+        tiers = build_store(config.kv, memory.planes, clock, coder, others)
+    blending = build_blending(config, loaded, kv_dtype, tiers, draft.name if draft else None, notes)
     blender = blending.blender if blending else None
     executor = TorchExecutor(loaded.model, kv, kernels, *(drafts[1:] if drafts else ()), blender=blender)
     scheduler = Scheduler(
@@ -195,22 +202,20 @@ def build_engine(
         upkeep=upkeep_of(config.step_cost),
     )
     collector = collector or Collector()
-    coder = build_coder(config.kv, namespace, layout.block_tokens, config.model.source, clock, notes)
     measured = [] if coder is None else measured_codecs(namespace, layout.block_tokens, cache_folder())
     if coder is not None:
         namespace = msgspec.structs.replace(namespace, numerics=coder.numerics(namespace.numerics))
     tiering = None
-    if config.kv.tiers:
-        memory = PoolMemory(model, kv, drafts.features if drafts else None, files.digest if files else "")
+    if tiers is not None:
         tiering = build_tiering(
             config.kv,
+            tiers,
             memory,
             scheduler,
             clock,
             collector,
             PrefillCost(lambda: step_curve.cost, scheduler.max_batch_tokens),
             drafts.proposer.rewritten if drafts else None,
-            coder,
         )
     engine = Engine(
         executor=steps,
@@ -268,7 +273,7 @@ def build_engine(
         step_cost=described(step_curve),
         kv_tiers=[shown(tier) for tier in config.kv.tiers],
         kv_policy=config.kv.policy,
-        kv_codecs=list(config.kv.codec) if coder else [],
+        kv_codecs=used_codecs(config.kv) if coder else [],
         kv_codecs_measured=measured,
         kv_lossy=coder is not None and coder.lossy,
         draft=draft.name if draft else None,

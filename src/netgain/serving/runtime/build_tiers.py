@@ -5,8 +5,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
+import psutil
 
 from netgain.cost.link import ShapedLink
+from netgain.cost.quantity import write_size
+from netgain.errors import UsageError
 from netgain.ledger.clock import Clock
 from netgain.serving.runtime.tier_specs import TierSpec
 from netgain.serving.tiers.disk import DiskMedium, DiskOptions
@@ -29,6 +32,28 @@ def build_tiers(specs: Sequence[TierSpec], clock: Clock, expected: Expected, opt
         name = f"{spec.kind}{number + 1}" if number else spec.kind
         tiers.append(Tier(name, _shaped(spec, _MEDIA[spec.kind](spec), clock), clock, options, expected))
     return tiers
+
+
+def check_room(specs: Sequence[TierSpec], objects: Sequence[int]) -> None:
+    """Raises UsageError for tiers that cannot be meant: no room for a single object (of so many bytes each), more memory than the
+    machine has, one folder twice."""
+    largest, folders = max(objects), set[Path]()
+    for spec in specs:
+        if spec.kind in ("dram", "disk") and spec.capacity_bytes < largest:
+            raise UsageError(
+                f"a {spec.kind} tier of {write_size(spec.capacity_bytes)} has no room for one block of this model's KV, which "
+                f"takes {write_size(largest)}: make it larger, or leave it out"
+            )
+        if spec.kind == "disk":
+            folder = Path(spec.where).expanduser().resolve()
+            if folder in folders:
+                raise UsageError(f"the folder {spec.where} is named as two KV tiers: leave one of them out")
+            folders.add(folder)
+    memory, there = sum(spec.capacity_bytes for spec in specs if spec.kind == "dram"), psutil.virtual_memory().total
+    if memory > there:
+        raise UsageError(
+            f"the dram tiers may take {write_size(memory)}, this machine has {write_size(there)} of memory: make them smaller"
+        )
 
 
 def _dram(spec: TierSpec) -> Medium:

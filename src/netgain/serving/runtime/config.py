@@ -164,11 +164,11 @@ class BlendingSettings(Settings):
         default="calibrated",
         description="share of chunks' tokens computed anew, 0 to 1; calibrated: as `netgain cache blend` found, else 1 (exact)",
     )
-    memory_bytes: int = Field(default=256 << 20, ge=1 << 20, description="of chunks in memory")
-    folder: str | None = Field(
-        default=None, min_length=1, description="where chunks outlive the process; none by default"
+    memory_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="of chunks in memory, ready to be joined; beyond it in engine.kv.tiers",
     )
-    folder_bytes: int = Field(default=4 << 30, ge=1 << 20, description="of chunks in the folder")
 
     @field_validator("ratio")
     @classmethod
@@ -201,12 +201,6 @@ class EngineConfig(Settings):
     speculation: SpeculationSettings = SpeculationSettings()
     step_cost: StepCostSettings = StepCostSettings()
     kv: KVTierSettings = KVTierSettings()
-
-    @model_validator(mode="after")
-    def _chunks_stay_sealed(self) -> Self:
-        if self.kv.vault is not None and self.blending.folder is not None:
-            raise ValueError("kv.vault seals what leaves the engine, and blending.folder is not sealed: leave one out")
-        return self
 
     @model_validator(mode="after")
     def _tiers_need_keys(self) -> Self:

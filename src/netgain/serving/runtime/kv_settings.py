@@ -22,11 +22,12 @@ class KVTierSettings(Settings):
     codec: tuple[str, ...] = Field(
         default=(),
         description="how KV may be coded in tiers: zstd (every bit comes back), or what passed its gate on this model of the "
-        "lossy fp8, int8, int4, cachegen-fine, cachegen, cachegen-coarse (docs/kv-compression.md); of several the soonest",
+        "lossy fp8, int8, int4, cachegen-fine, cachegen, cachegen-coarse (docs/kv-compression.md); of several the soonest; "
+        "a tier may have its own (?codec=zstd)",
     )
     codec_when: Literal["sooner", "always"] = Field(
         default="sooner",
-        description="code KV only where encode, move and decode beat moving it raw, or always, to save room",
+        description="code KV only where encode, move and decode beat moving it raw, or always, to save room (?codec_when=)",
     )
     codec_forced: bool = Field(
         default=False,

@@ -44,9 +44,12 @@ class LLM:
         prompts: Sequence[str | Sequence[int]],
         sampling: SamplingParams | Sequence[SamplingParams],
         chunks: Sequence[Chunks | None] | None = None,
+        salt: bytes = b"",
+        from_tiers: bool = False,
     ) -> list[Completion]:
         """Answer every prompt (text, or token ids), batched together; one sampling for all or one each. `chunks` (one entry per
-        prompt) are taken from where they were computed apart; their positions are those of the prompt's tokens.
+        prompt) are taken from where they were computed apart; their positions are those of the prompt's tokens. Only prompts of
+        the same `salt` (see Scope) share what is cached; `from_tiers` as Request has it.
 
         Raises RequestRejected for a prompt that can never run; the others are then not started.
         """
@@ -59,6 +62,8 @@ class LLM:
                 sampling=one,
                 received_s=self._clock.now(),
                 chunks=apart,
+                salt=salt,
+                from_tiers=from_tiers,
             )
             for prompt, one, apart in zip(prompts, params, chunks or [None] * len(prompts), strict=True)
         ]
@@ -86,8 +91,6 @@ class LLM:
             while engine.has_work:
                 for output in await engine.step():
                     outputs[output.request_id].append(output)
-            if engine.chunks is not None:
-                await engine.chunks.settle()
         except BaseException:
             for request_id in submitted:
                 engine.abort(request_id)

@@ -1,4 +1,5 @@
-"""Requests on their way into the engine: a grammar that is not compiled yet is compiled on a thread while the loop goes on."""
+"""Requests on their way into the engine: a grammar that is not compiled yet is compiled on a thread, and chunks that lie in tiers
+are fetched, while the loop goes on."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,7 +38,7 @@ class Preparing:
                 Refused(request.id, f"a request with id {request.id!r} is there already", "id", overloaded=False)
             )
         elif len(self._tasks) >= MAX_PREPARING:
-            message = f"{len(self._tasks)} requests wait for their grammar to be compiled already: retry later"
+            message = f"{len(self._tasks)} requests wait for their grammars and chunks already: retry later"
             self._refuse(Refused(request.id, message, None, overloaded=True))
         else:
             self._preparing[request.id] = request

@@ -7,12 +7,13 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from netgain.serving.tiers.codecs.names import unknown
 from netgain.serving.tiers.eviction import POLICIES
 
 FORMS = "dram:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, redis://HOST:PORT/DB or s3://BUCKET/PREFIX"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_COMMON = frozenset({"bandwidth", "latency"})
+_COMMON = frozenset({"bandwidth", "latency", "codec", "codec_when"})
 _OPTIONS = MappingProxyType(
     {
         "dram": _COMMON | {"eviction"},
@@ -24,8 +25,8 @@ _OPTIONS = MappingProxyType(
 
 
 class TierSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier: `where` is a folder or an address. `bandwidth` (bytes/s) and `latency` (seconds) put it behind a link of that
-    shape, for experiments."""
+    """One tier: `where` is a folder or an address. `codec` and `codec_when` are this tier's own, None what the settings say of
+    all. `bandwidth` (bytes/s) and `latency` (seconds) put it behind a link of that shape, for experiments."""
 
     kind: str
     where: str = ""
@@ -38,6 +39,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None = None
     bandwidth: float | None = None
     latency: float = 0.0
+    codec: tuple[str, ...] | None = None
+    codec_when: str | None = None
 
 
 def parse_tier(text: str) -> TierSpec:
@@ -80,6 +83,12 @@ def _options(kind: str, text: str, query: str) -> dict[str, object]:
         elif name in ("latency", "ttl"):
             seconds = _seconds(value, text)
             values["ttl_s" if name == "ttl" else name] = seconds or (None if name == "ttl" else 0.0)
+        elif name == "codec":
+            values[name] = _codecs(value, text)
+        elif name == "codec_when":
+            if value not in ("sooner", "always"):
+                raise ValueError(f"{text!r}: codec_when is sooner or always, not {value!r}")
+            values[name] = value
         elif name == "eviction":
             if value not in POLICIES:
                 raise ValueError(f"{text!r}: eviction is {' or '.join(POLICIES)}, not {value!r}")
@@ -91,6 +100,14 @@ def _options(kind: str, text: str, query: str) -> dict[str, object]:
         else:
             values[name] = value
     return values
+
+
+def _codecs(value: str, whole: str) -> tuple[str, ...]:
+    names = tuple(value.split(","))
+    for name in names:
+        if said := unknown(name):
+            raise ValueError(f"{whole!r}: {said}")
+    return names
 
 
 def _size(text: str, whole: str) -> int:

@@ -26,12 +26,14 @@ from netgain.errors import UsageError
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
+from netgain.serving.tiers.object_files import is_object, open_object, remove_if_dead, scandir
 from netgain.serving.tiers.pinning import Pinning
 
 T = TypeVar("T")
 _OBJECT = re.compile(r"[0-9a-f]{64}\.kv")
 _UNFINISHED = re.compile(r"[0-9a-f]{64}\.\d+-\d+\.tmp")
 _TOUCH_EVERY_S = 60.0
+_AT_ONCE = 256  # files that a scan takes in without letting others at the bookkeeping
 _KINDS = {
     errno.ENOSPC: FaultKind.FULL,
     errno.EDQUOT: FaultKind.FULL,
@@ -67,15 +69,22 @@ class DiskMedium:
         self._lock = threading.Lock()  # bookkeeping; held for no system call but unlink
         self._evictions = self._evicted_bytes = self._leftovers = self._foreign = 0
         self._touched_s: dict[bytes, float] = {}
+        self._writing: set[bytes] = set()  # whose files are not there yet
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
                 f"the KV folder {folder} cannot be made: {error.strerror}. Give a folder of yours"
             ) from error
-        self._threads = ThreadPoolExecutor(self._options.threads, thread_name_prefix="kv-disk")
+        self._threads = ThreadPoolExecutor(self._options.threads + 1, thread_name_prefix="kv-disk")
         self._scanned_s = 0.0
-        self._scan()
+        self._scanning = threading.Lock()
+        try:
+            self._scan()
+        except OSError as error:
+            raise UsageError(
+                f"the KV folder {folder} cannot be read: {error.strerror} ({error.filename}). Give a folder of yours"
+            ) from error
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
         return await self._call(lambda: [self._read(key) for key in keys])
@@ -90,7 +99,7 @@ class DiskMedium:
         await self._call(lambda: self._write(key, data))
 
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
-        return await self._call(lambda: [self._path(key).exists() for key in keys])
+        return await self._call(lambda: [is_object(self._path(key)) for key in keys])
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
         eviction = self._eviction
@@ -136,9 +145,8 @@ class DiskMedium:
         return self._folder / name[:2] / f"{name}.kv"
 
     def _read(self, key: bytes) -> Data | None:
-        try:
-            file = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+        file = open_object(self._path(key))
+        if file is None:
             self._forget(key)
             return None
         try:
@@ -154,9 +162,8 @@ class DiskMedium:
             os.close(file)
 
     def _range(self, key: bytes, start: int, end: int, *, uses: bool = True) -> Data | None:
-        try:
-            file = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+        file = open_object(self._path(key))
+        if file is None:
             return None
         try:
             data = os.pread(file, end - start, start)
@@ -187,17 +194,21 @@ class DiskMedium:
         if len(data) > self._eviction.capacity:
             raise Fault(FaultKind.TOO_LARGE, f"{len(data):,} bytes, capacity {self._eviction.capacity:,}")
         if time.monotonic() - self._scanned_s > self._options.rescan_s:
-            self._scan()
+            self._rescan()
         path = self._path(key)
         if path.exists():
             return
         with self._lock:
             self._drop(self._eviction.add(key, len(data)))  # room first, so that the folder never exceeds its size
+            self._writing.add(key)
         try:
             self._write_file(path, data)
         except BaseException:
             self._forget(key)
             raise
+        finally:
+            with self._lock:
+                self._writing.discard(key)
         with self._lock:
             if key not in self._eviction:  # it had to go while it was being written
                 self._drop([key])
@@ -254,11 +265,26 @@ class DiskMedium:
 
     def _entries(self) -> "Iterator[os.DirEntry[str]]":
         """Every file in the folder and its shards."""
-        for shard in _scandir(self._folder):
+        for shard in scandir(self._folder):
             if re.fullmatch("[0-9a-f]{2}", shard.name) and shard.is_dir(follow_symlinks=False):
-                yield from _scandir(Path(shard.path))
+                yield from scandir(Path(shard.path))
             else:
                 yield shard
+
+    def _rescan(self) -> None:
+        """Behind whoever writes: a folder of many files takes longer than a writer may be kept."""
+        if not self._scanning.acquire(blocking=False):
+            return
+
+        def work() -> None:
+            try:
+                self._scan()
+            except OSError:
+                self._scanned_s = time.monotonic()  # what cannot be read now is read the next time
+            finally:
+                self._scanning.release()
+
+        self._threads.submit(work)
 
     def _scan(self) -> None:
         """Remove what killed writers left, count what is not ours, know the rest in the order of its last use."""
@@ -272,43 +298,25 @@ class DiskMedium:
                     continue
                 found.append((status.st_mtime, bytes.fromhex(entry.name[:64]), status.st_size))
             elif _UNFINISHED.fullmatch(entry.name):
-                self._leftovers += self._options.tidy and _remove_if_dead(Path(entry.path))
+                self._leftovers += self._options.tidy and remove_if_dead(Path(entry.path))
             else:
                 foreign += 1
+        found.sort()
         there = {key for _, key, _ in found}
         with self._lock:
             self._foreign = foreign
-            for key in [key for key in self._eviction if key not in there and not self._path(key).exists()]:
+            known = [key for key in self._eviction if key not in there and key not in self._writing]
+            for key in [key for key in known if not self._path(key).exists()]:
                 self._eviction.remove(key)
-            for _, key, size in sorted(found):
-                if key in self._eviction:
-                    continue
-                if size > self._eviction.capacity:
-                    self._drop([key])
-                else:
-                    self._drop(self._eviction.add(key, size))
+        for start in range(0, len(found), _AT_ONCE):
+            with self._lock:
+                for _, key, size in found[start : start + _AT_ONCE]:
+                    if key in self._eviction:
+                        continue
+                    if size > self._eviction.capacity:
+                        self._drop([key])
+                    else:
+                        self._drop(self._eviction.add(key, size))
+            if start:
+                time.sleep(0)  # whoever waits for the bookkeeping gets it
         self._scanned_s = time.monotonic()
-
-
-def _scandir(folder: Path) -> "list[os.DirEntry[str]]":
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except FileNotFoundError:
-        return []
-
-
-def _remove_if_dead(unfinished: Path) -> bool:
-    """Remove a file that nobody is writing; whether it was one."""
-    try:
-        file = os.open(unfinished, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unfinished.unlink()
-    except OSError:
-        return False
-    finally:
-        os.close(file)
-    return True

@@ -27,8 +27,8 @@ class Envelope(Protocol):
         ...
 
     def wrap(self, stored: StoredObject) -> StoredObject | None:
-        """The object as it may leave the process, dated, for the tenant behind `stored.root`. None: it may not, since nobody
-        asked for that root lately."""
+        """The object as it may leave the process, for the tenant behind `stored.root`, dated now unless it has a date. None: it
+        may not, since nobody asked for that root lately."""
         ...
 
     def unwrap(self, found: StoredObject) -> StoredObject:
@@ -59,6 +59,11 @@ class Owners:
         return self._tenants[root]
 
 
+def date_of(stored: StoredObject, unix_s: Callable[[], float]) -> int:
+    """When it left the device first, now for one that is only leaving: what passes from tier to tier grows no younger."""
+    return int(unix_s()) if stored.written_s is None else stored.written_s
+
+
 class PlainEnvelope:
     """In the clear: whoever can read a tier can read the prompts whose KV it holds."""
 
@@ -76,7 +81,7 @@ class PlainEnvelope:
             tenant = self._owners.tenant(stored.root)
         except KeyError:
             return None
-        return msgspec.structs.replace(stored, written_s=int(self._unix_s()), tenant=tenant)
+        return msgspec.structs.replace(stored, written_s=date_of(stored, self._unix_s), tenant=tenant)
 
     def unwrap(self, found: StoredObject) -> StoredObject:
         if found.seal is not None:

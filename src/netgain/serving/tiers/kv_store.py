@@ -1,8 +1,10 @@
 """KV blocks in and out of tiers: the one place where a block's bytes become stored objects, and where they come back."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,10 +15,10 @@ from netgain.ledger.clock import Clock
 from netgain.serving.tiers.codecs.coder import Coder, CoderStats
 from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
 from netgain.serving.tiers.layered import LayeredObject, LayersLoaded
-from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.object import RAW, Expected, Part, Reason, Refused, Shape, StoredObject, opened, pack
-from netgain.serving.tiers.stack import Stack, StackStats
+from netgain.serving.tiers.stack import Came, Stack, StackStats
 
+T = TypeVar("T")
 Rows = npt.NDArray[np.uint8]
 
 
@@ -42,19 +44,45 @@ class Located(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The bytes of each block, one view per plane; None where something is missing. `bytes` came in `seconds`."""
+    """The bytes of each block, one view per plane; None where something is missing. `bytes` of KV came in `seconds`, as
+    `moved_bytes` in the forms `codecs`; of the time `decode_s` was spent on making KV of them again."""
 
     blocks: tuple[tuple[memoryview, ...] | None, ...]
     bytes: int
     seconds: float
     links: tuple[LinkFit | None, ...]
+    moved_bytes: int = 0
+    codecs: frozenset[str] = frozenset()
+    decode_s: float = 0.0
 
 
-def expected(planes: Sequence[Plane], coder: Coder | None = None) -> Expected:
-    """What the tiers of a store with these planes should let through."""
-    first, *others = planes
+class _Opened(NamedTuple):
+    """What a tier gave, as KV."""
+
+    came: Came
+    found: StoredObject
+    raw: StoredObject
+    codec: str
+    decode_s: float
+
+
+def expected(
+    planes: Sequence[Plane],
+    coder: Coder | None = None,
+    others: Mapping[str, Shape] | None = None,
+    sealed: bool = False,
+) -> Expected:
+    """What the tiers of a store with these planes, and with objects of `others`, should let through."""
+    first, *more = planes
     codecs = frozenset({RAW}) if coder is None else coder.ids
-    return Expected(shape=first.shape, codecs=codecs, others={plane.name: plane.shape for plane in others})
+    shapes = {**{plane.name: plane.shape for plane in more}, **(others or {})}
+    return Expected(shape=first.shape, codecs=codecs, sealed=sealed, others=shapes)
+
+
+def object_bytes(planes: Sequence[Plane]) -> list[int]:
+    """What a block's object of each plane takes in tiers, headers included."""
+    nothing = bytes(32)
+    return [len(pack(_stored(nothing, nothing, plane, np.zeros(plane.block_bytes, np.uint8)))) for plane in planes]
 
 
 class KVStore:
@@ -69,8 +97,8 @@ class KVStore:
         envelope: Envelope | None = None,
         coder: Coder | None = None,
     ) -> None:
-        """`envelope` wraps every object that leaves (by default in the clear), after `coder` has coded it (by default not at
-        all)."""
+        """`envelope` wraps every object that leaves (by default in the clear), after `coder` has coded it for its tier (by
+        default not at all)."""
         self.planes = tuple(planes)
         self.coder = coder
         self.envelope = envelope or PlainEnvelope()
@@ -78,6 +106,7 @@ class KVStore:
         self._stack = stack
         self._clock = clock
         self._refused: list[bytes] = []
+        self._later: set[asyncio.Task[None]] = set()
 
     @property
     def block_bytes(self) -> int:
@@ -86,10 +115,7 @@ class KVStore:
     @cached_property
     def object_bytes(self) -> int:
         """What a block takes in tiers, headers included."""
-        nothing = bytes(32)
-        return sum(
-            len(pack(_stored(nothing, nothing, plane, np.zeros(plane.block_bytes, np.uint8)))) for plane in self.planes
-        )
+        return sum(object_bytes(self.planes))
 
     @property
     def tiers(self) -> tuple[str, ...]:
@@ -101,13 +127,13 @@ class KVStore:
     ) -> None:
         """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `faster_than[i]` is the tier that has the i-th
         already."""
-        links = self._stack.links()
         for plane, rows in zip(self.planes, planes, strict=True):
             for key, row, tier in zip(keys, rows, faster_than, strict=True):
-                stored = _stored(root, key, plane, row)
-                wrapped = self.envelope.wrap(stored if self.coder is None else self.coder.encode(stored, links))
-                if wrapped is not None:
-                    self._stack.offer(wrapped.part.address(), pack(wrapped), faster_than=tier)
+                self._offer(_stored(root, key, plane, row), range(len(self._stack.tiers))[:tier])
+
+    def put_one(self, stored: StoredObject) -> None:
+        """Queue a raw object that is no block."""
+        self._offer(stored, range(len(self._stack.tiers)))
 
     async def locate(self, keys: Sequence[bytes]) -> Located:
         """Where each block is, as far as the tiers say."""
@@ -121,25 +147,38 @@ class KVStore:
     async def load(self, root: bytes, keys: Sequence[bytes], within_s: float | None = None) -> Loaded:
         """The blocks under `keys`, waiting at most `within_s` in all."""
         started_s = self._clock.now()
-        blocks, size = await self.load_planes(self.planes, root, keys, within_s)
-        return Loaded(blocks, size, self._clock.now() - started_s, self._links())
+        parts = await self._open(self.planes, root, keys, within_s)
+        useful = [part for part in parts if part is not None]
+        return Loaded(
+            _blocks(parts, len(keys)),
+            sum(len(part.raw.payload) for part in useful),
+            self._clock.now() - started_s,
+            self._links(),
+            sum(len(part.came.data) for part in useful),
+            frozenset(part.codec for part in useful),
+            sum(part.decode_s for part in useful),
+        )
 
     async def load_planes(
         self, planes: Sequence[Plane], root: bytes, keys: Sequence[bytes], within_s: float | None
     ) -> tuple[tuple[tuple[memoryview, ...] | None, ...], int]:
         """Some planes of the blocks, None where one is missing, and how many bytes that are."""
+        parts = await self._open(planes, root, keys, within_s)
+        return _blocks(parts, len(keys)), sum(len(part.raw.payload) for part in parts if part is not None)
+
+    async def _open(
+        self, planes: Sequence[Plane], root: bytes, keys: Sequence[bytes], within_s: float | None
+    ) -> list[_Opened | None]:
+        """What came of these planes, plane after plane."""
         addresses = [_part(key, plane).address() for plane in planes for key in keys]
-        found = await self._stack.load(addresses, within_s)
+        found = await self._stack.find(addresses, within_s)
         parts = [
-            None if data is None else self._opened(root, plane, data)
+            None if came is None else self._opened(root, plane.shape.block_tokens, came)
             for plane, of_plane in zip(planes, _chunks(found, len(keys)), strict=True)
-            for data in of_plane
+            for came in of_plane
         ]
-        if self._refused:
-            refused, self._refused = self._refused, []
-            await self._stack.delete(refused)
-        blocks = tuple(_whole(block) for block in zip(*_chunks(parts, len(keys)), strict=True))
-        return blocks, sum(len(part) for part in parts if part is not None)
+        self._afterwards([part for part in parts if part is not None])
+        return parts
 
     @property
     def only_whole(self) -> bool:
@@ -150,19 +189,76 @@ class KVStore:
         """The blocks under `keys`, to be read group of layers by group of layers; `starts` are their first layers."""
         return LayeredBlocks(self, self._stack, self._clock, root, keys, starts)
 
-    def _opened(self, root: bytes, plane: Plane, data: Data) -> memoryview | None:
-        """The bytes of a plane out of what a tier gave and has checked: whatever is done to KV before it is used is done here.
-        None where it is of no use."""
-        found = opened(data)
-        if found.root != root or found.tokens != plane.shape.block_tokens:
+    async def load_ones(
+        self, root: bytes, wanted: Sequence[tuple[Part, int]], within_s: float | None = None
+    ) -> list[memoryview | None]:
+        """The bytes of objects that are no blocks, each with so many tokens; None for what does not come in time."""
+        found = await self._stack.find([part.address() for part, _ in wanted], within_s)
+        parts = [
+            None if came is None else self._opened(root, tokens, came)
+            for (_, tokens), came in zip(wanted, found, strict=True)
+        ]
+        self._afterwards([part for part in parts if part is not None])
+        return [None if part is None else memoryview(part.raw.payload) for part in parts]
+
+    def _opened(self, root: bytes, tokens: int, came: Came) -> _Opened | None:
+        """KV out of what a tier gave and has checked: whatever is done to KV before it is used is done here. None where it is of
+        no use."""
+        found = opened(came.data)
+        if found.root != root or found.tokens != tokens:
             return None
         try:
-            opened_one = self.envelope.unwrap(found)
-            return memoryview((opened_one if self.coder is None else self.coder.decode(opened_one)).payload)
+            unwrapped = self.envelope.unwrap(found)
+            if self.coder is None:
+                return _Opened(came, unwrapped, unwrapped, RAW, 0.0)
+            began_s = self._clock.now()
+            raw = self.coder.decode(unwrapped, came.tier)
+            return _Opened(came, unwrapped, raw, self.coder.name_of(found.codec), self._clock.now() - began_s)
         except Refused as why:
             self.unwrapped[why.reason] += 1
             self._refused.append(found.part.address())
             return None
+
+    def _afterwards(self, opened_ones: Sequence[_Opened]) -> None:
+        """Promote what slower tiers gave, and remove what was refused: once whoever asked has it, since coding takes time and
+        removing waits for what is queued."""
+        refused, self._refused = self._refused, []
+        slower = [one for one in opened_ones if one.came.tier > 0]
+        if not refused and not slower:
+            return
+
+        async def work() -> None:
+            for one in slower:
+                self._promote(one)
+                await asyncio.sleep(0)
+            if refused:
+                await self._stack.delete(refused)
+
+        task = asyncio.get_running_loop().create_task(work())
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def _promote(self, one: _Opened) -> None:
+        """To every faster tier in the form that is right for it, dated as it was."""
+        faster, address = range(one.came.tier), one.raw.part.address()
+        if self.coder is None:
+            self._stack.promote(address, one.came.data, one.came.tier)
+            return
+        links = self._stack.code_links()
+        for form, tiers in self.coder.forms(one.raw, {tier: links[tier] for tier in faster}, have=one.found):
+            if form.codec == one.found.codec:
+                self._stack.promote(address, one.came.data, one.came.tier, tiers)
+            elif (wrapped := self.envelope.wrap(form)) is not None:
+                self._stack.promote(address, pack(wrapped), one.came.tier, tiers)
+
+    def _offer(self, stored: StoredObject, tiers: Sequence[int]) -> None:
+        """Queue a raw object for these tiers, for each in the form that is right for it."""
+        links = self._stack.code_links()
+        wanted = {tier: links[tier] for tier in tiers}
+        forms = [(stored, list(tiers))] if self.coder is None else self.coder.forms(stored, wanted)
+        for form, takers in forms:
+            if (wrapped := self.envelope.wrap(form)) is not None:
+                self._stack.offer(wrapped.part.address(), pack(wrapped), takers)
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
         """Keep blocks from eviction for so long, where a tier evicts; a job, so it does not raise."""
@@ -170,23 +266,26 @@ class KVStore:
 
     def _links(self) -> tuple[LinkFit | None, ...]:
         """In bytes of raw objects, whatever passes."""
-        links = self._stack.links()
-        if self.coder is not None:
-            links = [self.coder.in_raw_bytes(link) for link in links]
-        return tuple(links)
+        links = enumerate(self._stack.links())
+        return tuple(link if self.coder is None else self.coder.in_raw_bytes(tier, link) for tier, link in links)
 
     def stats(self) -> StackStats:
         return self._stack.stats()
 
-    def coder_stats(self) -> CoderStats | None:
-        """None where nothing is ever coded or decoded."""
-        return None if self.coder is None else self.coder.stats()
+    def coder_stats(self) -> tuple[CoderStats, ...]:
+        """By tier; none where nothing is ever coded or decoded."""
+        return () if self.coder is None else self.coder.stats()
 
     async def settle(self) -> None:
-        """Return when everything that was put is stored, or could not be."""
+        """Return when everything that was put or promoted is stored, or could not be."""
+        while self._later:
+            await asyncio.wait(set(self._later))
         await self._stack.settle()
 
     async def close(self) -> None:
+        """May be called twice."""
+        for task in self._later:
+            task.cancel()
         await self._stack.close()
 
 
@@ -236,10 +335,14 @@ def _stored(root: bytes, key: bytes, plane: Plane, row: Rows) -> StoredObject:
     )
 
 
-def _chunks(items: "Sequence[memoryview | Data | None]", size: int) -> "Iterator[Sequence[memoryview | Data | None]]":
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def _whole(block: "tuple[memoryview | Data | None, ...]") -> tuple[memoryview, ...] | None:
-    parts = tuple(memoryview(part) for part in block if part is not None)
+def _blocks(parts: Sequence[_Opened | None], count: int) -> tuple[tuple[memoryview, ...] | None, ...]:
+    return tuple(_whole(block) for block in zip(*_chunks(parts, count), strict=True))
+
+
+def _whole(block: Sequence[_Opened | None]) -> tuple[memoryview, ...] | None:
+    parts = tuple(memoryview(part.raw.payload) for part in block if part is not None)
     return parts if len(parts) == len(block) else None

@@ -21,6 +21,7 @@ SCHEMA = 3
 RAW = "raw"
 TARGET = "target"
 ADDRESS_BYTES = 32
+CLOCKS_DIFFER_S = 300.0
 HEAD_BYTES = 2048  # in which every header fits
 
 _PREFIX = struct.Struct("<4sHHQ")
@@ -243,11 +244,16 @@ def check_run(head: Head, first: int, layers: int, data: memoryview) -> None:
 
 
 def check_age(found: StoredObject, retention_s: float | None, unix_s: float) -> None:
-    """Raises Refused where `found` was written more than `retention_s` before `unix_s`, or does not say when."""
+    """Raises Refused where `found` was written more than `retention_s` before `unix_s`, or does not say when; also where it says
+    a time to come, beyond what clocks differ by: then its age is not known."""
     if retention_s is None:
         return
     if found.written_s is None:
         raise Refused(Reason.EXPIRED, "it does not say when it was written")
+    if found.written_s - unix_s > CLOCKS_DIFFER_S:
+        raise Refused(
+            Reason.EXPIRED, f"dated {found.written_s - unix_s:,.0f} s from now: the writer's clock or this one is wrong"
+        )
     if unix_s - found.written_s > retention_s:
         raise Refused(Reason.EXPIRED, f"{unix_s - found.written_s:,.0f} s old, kept for {retention_s:,.0f} s")
 

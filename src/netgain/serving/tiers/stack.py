@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +23,13 @@ class StackStats(msgspec.Struct, frozen=True, kw_only=True):
     queued_bytes: tuple[int, ...]
     dropped: tuple[int, ...]
     promoted: tuple[int, ...]
+
+
+class Came(NamedTuple):
+    """An object and the tier that gave it."""
+
+    data: Data
+    tier: int
 
 
 class _Lane:
@@ -100,21 +108,25 @@ class Stack:
         return where
 
     async def load(self, keys: Sequence[bytes], within_s: float | None = None) -> list[Data | None]:
-        """The checked object under each key from the fastest tier that gives it, waiting at most `within_s` in all. What a
-        slower tier gave is offered to the faster ones."""
+        """As `find`; what a slower tier gave is offered to the faster ones, as it is."""
+        found = await self.find(keys, within_s)
+        for key, came in zip(keys, found, strict=True):
+            if came is not None:
+                self.promote(key, came.data, came.tier)
+        return [None if came is None else came.data for came in found]
+
+    async def find(self, keys: Sequence[bytes], within_s: float | None = None) -> list[Came | None]:
+        """The checked object under each key from the fastest tier that gives it, waiting at most `within_s` in all."""
         until_s = None if within_s is None else self._clock.now() + within_s
-        found: list[Data | None] = [None] * len(keys)
+        found: list[Came | None] = [None] * len(keys)
         for index, lane in enumerate(self._lanes):
-            missing = [place for place, data in enumerate(found) if data is None]
+            missing = [place for place, came in enumerate(found) if came is None]
             left_s = None if until_s is None else until_s - self._clock.now()
             if not missing or (left_s is not None and left_s <= 0):
                 break
             for place, data in zip(missing, await lane.tier.get([keys[p] for p in missing], left_s), strict=True):
                 if data is not None:
-                    found[place] = data
-                    self._promoted[index] += index > 0
-                    for faster in self._lanes[:index]:
-                        faster.offer(keys[place], data)
+                    found[place] = Came(data, index)
         return found
 
     async def load_layers(
@@ -139,19 +151,26 @@ class Stack:
                     continue
                 found[place], objects[place].tier = data, index
                 if index and (whole := objects[place].whole()) is not None:
-                    self._promoted[index] += 1
-                    for faster in self._lanes[:index]:
-                        faster.offer(objects[place].address, whole)
+                    self.promote(objects[place].address, whole, index)
         return found
+
+    def promote(self, key: bytes, data: Data, source: int, into: Iterable[int] | None = None) -> None:
+        """Offer what the tier `source` gave to faster ones: to all of them, or to those named."""
+        self._promoted[source] += source > 0
+        for faster in range(source) if into is None else into:
+            self._lanes[faster].offer(key, data)
 
     def links(self) -> list[LinkFit | None]:
         """What loading from each tier costs, by its last exchanges."""
         return [lane.tier.load_link for lane in self._lanes]
 
-    def offer(self, key: bytes, data: Data, faster_than: int | None = None) -> bool:
-        """Queue a packed object for every tier, or for those before the one that has it already, and return at once; whether
-        some tier's queue had room."""
-        taken = [lane.offer(key, data) for lane in self._lanes[:faster_than]]
+    def code_links(self) -> list[LinkFit | None]:
+        """By what it is decided how objects are coded for each tier (see Tier.code_link)."""
+        return [lane.tier.code_link for lane in self._lanes]
+
+    def offer(self, key: bytes, data: Data, into: Iterable[int] | None = None) -> bool:
+        """Queue a packed object for every tier, or for those named, and return at once; whether some tier's queue had room."""
+        taken = [self._lanes[tier].offer(key, data) for tier in (range(len(self._lanes)) if into is None else into)]
         return any(taken)
 
     async def settle(self) -> None:

@@ -226,6 +226,12 @@ class Tier:
         return self._loaded.link.fit()
 
     @property
+    def code_link(self) -> LinkFit | None:
+        """By what it is decided how objects for this tier are coded: what loading costs or, before the first load, storing."""
+        loading = self._loaded.link.fit()
+        return self._stored.link.fit() if loading is None or loading.bytes_per_s is None else loading
+
+    @property
     def usable(self) -> bool:
         """Whether `get` would ask the medium at all; starts the probe of a broken one that is due."""
         self._start_probe()

@@ -13,7 +13,7 @@ from netgain.errors import UsageError
 from netgain.private_file import state_of
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.blocks.scope import Scope
-from netgain.serving.tiers.envelope import Owners
+from netgain.serving.tiers.envelope import Owners, date_of
 from netgain.serving.tiers.object import Reason, Refused, Seal, StoredObject, associated
 from netgain.serving.tiers.vault_file import TenantKey, VaultFile, add_key, make_vault, new_key, read_vault
 from netgain.serving.tiers.xaes import NotAuthentic, decrypt, encrypt, new_nonce
@@ -66,10 +66,10 @@ class Vault:
         return self.open(found, tenant)
 
     def seal(self, stored: StoredObject, tenant: str | None) -> StoredObject:
-        """The object dated, its payload encrypted and the rest of it bound to that."""
+        """The object dated (see Envelope.wrap), its payload encrypted and the rest of it bound to that."""
         key = self._key_of(tenant)
         seal = Seal(bytes.fromhex(key.key_id), new_nonce())
-        dated = msgspec.structs.replace(stored, written_s=int(self._unix_s()), tenant=None, seal=seal)
+        dated = msgspec.structs.replace(stored, written_s=date_of(stored, self._unix_s), tenant=None, seal=seal)
         payload = encrypt(bytes.fromhex(key.key), seal.nonce, stored.payload, associated(dated))
         return msgspec.structs.replace(dated, payload=payload)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
 from typing import NamedTuple
 
 import torch
@@ -12,11 +14,13 @@ from netgain.serving.engine.batch import Segment
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.decoder import Decoder
 from netgain.serving.model.selective import SelectiveForward
-from netgain.serving.runtime.blending.chunks import compute_alone
+from netgain.serving.runtime.blending.chunks import ChunkKV, GrowingChunk
 from netgain.serving.runtime.blending.join import Placed, join
 from netgain.serving.runtime.blending.store import ChunkStore
 from netgain.serving.tiers.blending.joined import counts
 from netgain.serving.tiers.blending.selection import Selection
+
+_GROWING = 4  # chunks that are computed piece by piece at the same time; one more begins the oldest anew
 
 
 class Blended(NamedTuple):
@@ -33,37 +37,65 @@ class Blender:
     def __init__(self, decoder: Decoder, store: ChunkStore, default: Selection) -> None:
         self._decoder, self._store, self._default = decoder, store, default
         self._forward = SelectiveForward(decoder)
+        self._growing: OrderedDict[bytes, GrowingChunk] = OrderedDict()
 
     def run(self, segment: Segment, kv: PagedKV) -> Blended:
-        """Compute a segment with chunks, whose KV goes to its blocks."""
+        """Compute a segment with chunks, which ends at the end of a piece or of the prompt; its KV goes to its blocks."""
         assert segment.chunks is not None
-        start, selection = segment.start, segment.chunks.selection or self._default
-        tokens = [0] * start + list(segment.tokens)  # what stands before is there already
-        # exactly computed chunks are taken from nowhere
-        spans = [] if selection.exact else [(first, end) for first, end in segment.chunks.spans if first >= start]
-        placed, alone = [], 0
-        for first, end in spans:
-            chunk = tuple(tokens[first:end])
-            found = self._store.find(segment.salt, chunk)
-            if found is None:
-                alone += len(chunk)
-                found = compute_alone(self._decoder, self._forward, self._store.lead, chunk, kv.dtype, kv.block_tokens)
-                self._store.add(segment.salt, found)
-            placed.append(Placed(found, first))
-        table = torch.tensor(segment.block_table, dtype=torch.int32)
+        began_s, tally = time.perf_counter(), self._store.tally
+        start, end = segment.start, segment.start + len(segment.tokens)
+        selection = segment.chunks.selection or self._default
+        spans = [span for span in segment.chunks.spans if start < span[1] and span[0] < end]
+        placed, alone, found = [], 0, 0
+        for first, last in spans if not selection.exact else ():  # exactly computed chunks are taken from nowhere
+            chunk, fresh = self._chunk(segment.salt, tuple(segment.context[first:last]), end - first, kv)
+            alone += fresh
+            if start <= first:
+                found += not fresh
+                tally.add("chunks_missed" if fresh else "chunks_found")
+            placed.append(Placed(chunk, first))
+        alone_s = time.perf_counter() - began_s
         joined = join(
             self._decoder,
             self._forward,
             kv,
-            table,
-            tokens,
+            torch.tensor(segment.block_table, dtype=torch.int32),
+            segment.context[:end],
             placed,
             selection,
             start=start,
-            wanted=max(1, segment.rows),
+            wanted=segment.rows,
         )
-        whole = sum(end - first for first, end in segment.chunks.spans)
-        outcome = counts(
-            selection, len(segment.chunks.spans), whole, whole - joined.chunk_tokens + joined.recomputed, alone
-        )
-        return Blended(joined.logits[joined.logits.shape[0] - segment.rows :], outcome)
+        here = sum(min(last, end) - max(first, start) for first, last in spans)
+        recomputed = here - joined.chunk_tokens + joined.recomputed
+        if segment.rows:
+            tally.add("requests")
+            tally.add("exact_requests", selection.exact)
+        for name, amount in (
+            ("chunk_tokens", here),
+            ("recomputed_tokens", recomputed),
+            ("alone_tokens", alone),
+            ("rotation_s", joined.rotation_s),
+            ("alone_s", alone_s),
+            ("join_s", time.perf_counter() - began_s - alone_s - joined.rotation_s),
+        ):
+            tally.add(name, amount)
+        whole = len(segment.chunks.spans)
+        return Blended(joined.logits, counts(selection, whole, here, recomputed, alone, found, joined.rotation_s))
+
+    def _chunk(self, salt: bytes, tokens: tuple[int, ...], until: int, kv: PagedKV) -> tuple[ChunkKV, int]:
+        """The chunk, of which the first `until` tokens must be there, and how many were computed for that."""
+        if (found := self._store.find(salt, tokens)) is not None:
+            return found, 0
+        address = self._store.address(salt, tokens)
+        growing = self._growing.pop(address, None)
+        if growing is None:
+            growing = GrowingChunk(self._decoder, self._forward, self._store.lead, tokens, kv.dtype, kv.block_tokens)
+        fresh = growing.grow(until)
+        if growing.done:
+            self._store.add(salt, growing.chunk)
+        else:
+            self._growing[address] = growing
+            if len(self._growing) > _GROWING:
+                self._growing.popitem(last=False)
+        return growing.chunk, fresh

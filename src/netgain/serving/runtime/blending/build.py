@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from netgain.errors import UsageError
 from netgain.folders import cache_folder
-from netgain.ledger.clock import Clock
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.load import LoadedModel
 from netgain.serving.runtime.blending.blender import Blender
+from netgain.serving.runtime.blending.chunks import chunk_dtype
 from netgain.serving.runtime.blending.store import ChunkStore
-from netgain.serving.runtime.config import BlendingSettings
+from netgain.serving.runtime.build_store import TierStore
+from netgain.serving.runtime.config import BlendingSettings, EngineConfig
 from netgain.serving.tiers.blending.calibration import read_calibration
+from netgain.serving.tiers.blending.keys import chunk_namespace
 from netgain.serving.tiers.blending.selection import Deviating, Naive, Selection
-from netgain.serving.tiers.disk import DiskMedium
-from netgain.serving.tiers.eviction import LRU
-from netgain.serving.tiers.stack import Stack
-from netgain.serving.tiers.tier import Tier
+from netgain.serving.tiers.blending.stored import CHUNK, ChunkForm
+from netgain.serving.tiers.object import Shape
 
 
 class Blending(NamedTuple):
@@ -32,17 +31,23 @@ class Blending(NamedTuple):
     store: ChunkStore
 
 
+def chunk_shapes(settings: BlendingSettings, config: ModelConfig, kv_dtype: torch.dtype) -> dict[str, Shape]:
+    """What chunks look like in tiers; nothing where there are none."""
+    return {CHUNK: _form(config, kv_dtype).shape} if settings.enabled else {}
+
+
 def build_blending(
-    settings: BlendingSettings,
+    config: EngineConfig,
     loaded: LoadedModel,
     kv_dtype: torch.dtype,
-    clock: Clock,
+    tiers: TierStore | None,
     draft: str | None,
     notes: list[str],
 ) -> Blending | None:
-    """None where it is not enabled; `notes` get how chunks are joined. Raises UsageError for a folder that cannot be made, and
-    beside a `draft` model. Every model that the model room loads has rotary positions in all of its layers, so its chunks can
-    be moved; what has none, or turns only a part of a head, is refused there by name."""
+    """None where it is not enabled; `notes` get how chunks are joined. Chunks are kept in `tiers`, too, where there are some.
+    Raises UsageError beside a `draft` model. Every model that the model room loads has rotary positions in all of its layers,
+    so its chunks can be moved; what has none, or turns only a part of a head, is refused there by name."""
+    settings = config.blending
     if not settings.enabled:
         return None
     if draft is not None:
@@ -53,19 +58,23 @@ def build_blending(
     namespace = loaded.namespace(kv_dtype)
     selection, note = _selection(settings, namespace)
     notes.append(note)
-    config, decoder = loaded.config, loaded.model
+    form, lead = _form(loaded.config, kv_dtype), chunk_lead(loaded.config)
     store = ChunkStore(
-        namespace,
-        chunk_lead(config),
-        layers=config.layers,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        kv_dtype=kv_dtype,
-        device=decoder.device,
+        form,
+        chunk_namespace(namespace, lead, form.dtype),
+        lead,
+        device=loaded.model.device,
         memory_bytes=settings.memory_bytes,
-        stack=_stack(settings, clock),
+        tiers=tiers,
+        reads=config.kv.policy != "never",
     )
-    return Blending(Blender(decoder, store, selection), store)
+    return Blending(Blender(loaded.model, store, selection), store)
+
+
+def _form(config: ModelConfig, kv_dtype: torch.dtype) -> ChunkForm:
+    return ChunkForm(
+        layers=config.layers, kv_heads=config.kv_heads, head_dim=config.head_dim, dtype=chunk_dtype(kv_dtype)
+    )
 
 
 def chunk_lead(config: ModelConfig) -> Sequence[int]:
@@ -96,10 +105,3 @@ def _selection(settings: BlendingSettings, namespace: Namespace) -> tuple[Select
 def selection_of(ratio: float) -> Selection:
     """0 is naive, 1 exact."""
     return Naive() if ratio == 0 else Deviating(ratio)
-
-
-def _stack(settings: BlendingSettings, clock: Clock) -> Stack | None:
-    if settings.folder is None:
-        return None
-    medium = DiskMedium(Path(settings.folder).expanduser(), LRU(settings.folder_bytes))
-    return Stack([Tier("chunks", medium, clock)], clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.decoder import Decoder
 from netgain.serving.model.selective import Narrow, SelectiveForward
 from netgain.serving.runtime.blending.chunks import ChunkKV
-from netgain.serving.tiers.blending.selection import Deviating, First, Selection
+from netgain.serving.tiers.blending.selection import Deviating, First, Selection, piece_end
 
 
 class Placed(NamedTuple):
@@ -28,12 +29,14 @@ class Placed(NamedTuple):
 
 class Joined(NamedTuple):
     """`logits` float32 [m, vocab] of the wanted tokens. Of `chunk_tokens` in chunks, `recomputed` is the mean over the layers of
-    how many were computed all the same; `computed` counts the other rows, which always are."""
+    how many were computed all the same; `computed` counts the other rows, which always are. `rotation_s` went by while chunks
+    were moved to their places (on a GPU, while that was set going)."""
 
     logits: Tensor
     chunk_tokens: int
     recomputed: float
     computed: int
+    rotation_s: float
 
 
 @torch.inference_mode()
@@ -50,12 +53,42 @@ def join(
     wanted: int = 1,
 ) -> Joined:
     """Fill `kv` for the prompt `tokens` from position `start` on (what stands before is there), and give the logits of the
-    last `wanted` tokens, which are computed whether a chunk holds them or not.
+    last `wanted` tokens, which are computed whether a chunk holds them or not. What is computed anew is chosen piece by piece
+    (see piece_end): a prompt may be given in several calls that end where pieces do, and the outcome is the same.
 
-    `table` int32 holds the blocks of the whole prompt. Raises ValueError for chunks that overlap or are not what stands in
-    the prompt.
+    `table` int32 holds the blocks of the whole prompt; a chunk may go on behind `tokens`. Raises ValueError for chunks that
+    overlap or are not what stands in the prompt.
     """
     _check(tokens, placed)
+    last = len(tokens) - wanted
+    done = []
+    while start < len(tokens):
+        end = min(piece_end(start), len(tokens))
+        asked = max(0, end - max(start, last))
+        done.append(_piece(decoder, forward, kv, table, tokens[:end], placed, selection, start, asked))
+        start = end
+    return Joined(
+        torch.cat([one.logits for one in done]),
+        sum(one.chunk_tokens for one in done),
+        sum(one.recomputed for one in done),
+        sum(one.computed for one in done),
+        sum(one.rotation_s for one in done),
+    )
+
+
+def _piece(
+    decoder: Decoder,
+    forward: SelectiveForward,
+    kv: PagedKV,
+    table: Tensor,
+    tokens: Sequence[int],
+    placed: Sequence[Placed],
+    selection: Selection,
+    start: int,
+    wanted: int,
+) -> Joined:
+    """The tokens from `start` on, as one piece."""
+    began_s, rotation_s = time.perf_counter(), 0.0
     device, layers = decoder.device, len(decoder.layers)
     last = len(tokens) - wanted
     pieces = [
@@ -69,6 +102,7 @@ def join(
             kept[first : min(end, one.start + selection.tokens)] = True
         if not selection.exact:
             _put(decoder, forward, kv, table, one, first, end)
+    rotation_s = time.perf_counter() - began_s
     chunk_tokens = int(of_chunks.sum())
     chosen = torch.ones_like(kept) if isinstance(selection, Deviating) else ~of_chunks | kept
     chosen[:start] = False
@@ -79,6 +113,9 @@ def join(
         counts = selection.counts(chunk_tokens, layers)
         until = max((layer + 1 for layer in range(1, layers) if counts[layer] < counts[layer - 1]), default=0)
         narrow = _Narrowing(positions.to(device), of_chunks[positions].to(device), pieces, counts) if until else None
+    if not len(positions):  # all of it stands in chunks, and nothing is computed anew
+        nothing = torch.empty(0, decoder.config.vocab, device=device)
+        return Joined(nothing, chunk_tokens, 0.0, 0, rotation_s)
     logits = forward.run(
         torch.tensor(tokens)[positions].to(device),
         positions.to(device),
@@ -89,7 +126,7 @@ def join(
         narrow,
         until,
     )
-    return Joined(logits, chunk_tokens, sum(counts) / layers, len(tokens) - start - chunk_tokens)
+    return Joined(logits, chunk_tokens, sum(counts) / layers, len(tokens) - start - chunk_tokens, rotation_s)
 
 
 class _Narrowing:
@@ -99,14 +136,14 @@ class _Narrowing:
         self, positions: Tensor, in_chunk: Tensor, pieces: Sequence[tuple[Placed, int, int]], counts: Sequence[int]
     ) -> None:
         self._in_chunk, self._counts = in_chunk, counts
-        # where in the chunks' own tensors, laid end to end, each row is found
+        # where in what the chunks have of this piece, laid end to end, each row is found
         self._places = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
-        self._chunks = [one.chunk for one, _, _ in pieces]
+        self._chunks = [(one.chunk, slice(first - one.start, end - one.start)) for one, first, end in pieces]
         offset = 0
-        for one, first, end in pieces:
+        for _, first, end in pieces:
             rows = (positions >= first) & (positions < end)
-            self._places[rows] = positions[rows] - one.start + offset
-            offset += len(one.chunk.tokens)
+            self._places[rows] = positions[rows] - first + offset
+            offset += end - first
 
     def __call__(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> Tensor | None:
         mine = self._in_chunk[rows]
@@ -116,7 +153,7 @@ class _Narrowing:
         indexes = mine.nonzero()[:, 0]
         places = self._places[rows[indexes]]
         deviation = sum(
-            _deviation(new[indexes], torch.cat([chunk[kind][layer] for chunk in self._chunks])[places])
+            _deviation(new[indexes], torch.cat([chunk[kind][layer, part] for chunk, part in self._chunks])[places])
             for kind, new in ((1, keys), (2, values))
         )
         order = torch.sort(deviation, descending=True, stable=True).indices[:count]  # ties to the earlier token
@@ -151,5 +188,6 @@ def _check(tokens: Sequence[int], placed: Sequence[Placed]) -> None:
         if one.start < end:
             raise ValueError(f"the chunk at position {one.start} begins before the one before it ends, at {end}")
         end = one.end
-        if tuple(tokens[one.start : end]) != one.chunk.tokens:
+        here = tuple(tokens[one.start : end])
+        if here != one.chunk.tokens[: len(here)] or (not here and one.start < len(tokens)):
             raise ValueError(f"the prompt has other tokens than the chunk at position {one.start}")

@@ -13,10 +13,12 @@ from netgain.serving.blocks.keys import Namespace
 from netgain.serving.runtime.codec_gate.kept import Subject, read, usable
 from netgain.serving.runtime.codec_gate.verdict import Row
 from netgain.serving.runtime.kv_settings import KVTierSettings
-from netgain.serving.tiers.codecs.coder import Coder
+from netgain.serving.runtime.tier_specs import parse_tier
+from netgain.serving.tiers.codecs.coder import Coder, TierCodecs
 from netgain.serving.tiers.codecs.in_numpy import InNumpy
 from netgain.serving.tiers.codecs.names import LOSSLESS
 from netgain.serving.tiers.codecs.registry import arithmetic, lossless
+from netgain.serving.tiers.object import RAW
 
 
 def build_coder(
@@ -28,14 +30,16 @@ def build_coder(
     if not settings.tiers:
         return None
     subject = _subject(namespace, block_tokens)
-    lossy = [name for name in settings.codec if name not in LOSSLESS]
+    tiers = tier_codecs(settings)
+    names = used_codecs(settings)
+    lossy = [name for name in names if name not in LOSSLESS]
     if lossy and subject.kv_dtype == "int8":
         raise UsageError(
             f"KV that is kept in int8 is not rounded again ({lossy[0]}): use the codec zstd, or kv_dtype bf16"
         )
-    computing = arithmetic() if settings.codec else InNumpy()  # nothing is compiled for what is not used
+    computing = arithmetic() if names else InNumpy()  # nothing is compiled for what is not used
     codecs, known = {}, {}
-    for name in dict.fromkeys(settings.codec):
+    for name in names:
         codec, row = usable(name, subject, cache_folder(), computing, model, settings.codec_forced)
         codecs[name] = codec
         if row is not None:
@@ -51,7 +55,22 @@ def build_coder(
             notes.append(
                 f"KV from tiers may be lossy ({codec.id}; {loss}): answers may differ from those without tiers"
             )
-    return Coder(codecs, clock, known, settings.codec_when, lossless(computing))
+    return Coder(codecs, clock, tiers, known, lossless(computing))
+
+
+def tier_codecs(settings: KVTierSettings) -> list[TierCodecs]:
+    """What each tier says of its own codecs, else what is said of all."""
+    found = []
+    for tier in map(parse_tier, settings.tiers):
+        names = settings.codec if tier.codec is None else tier.codec
+        when = tier.codec_when or settings.codec_when
+        found.append(TierCodecs(tuple(name for name in names if name != RAW), when))
+    return found
+
+
+def used_codecs(settings: KVTierSettings) -> list[str]:
+    """Those of all tiers, raw not among them."""
+    return list(dict.fromkeys(name for tier in tier_codecs(settings) for name in tier.names))
 
 
 def measured_codecs(namespace: Namespace, block_tokens: int, cache: Path) -> list[dict[str, Any]]:

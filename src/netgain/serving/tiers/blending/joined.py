@@ -61,8 +61,16 @@ def _find(text: bytes, chunk: Sequence[int], taken: Sequence[tuple[int, int]]) -
     return None
 
 
-def counts(selection: Selection, chunks: int, chunk_tokens: int, recomputed: float, computed_alone: int) -> BlendCounts:
-    """For the record of the request."""
+def counts(
+    selection: Selection,
+    chunks: int,
+    chunk_tokens: int,
+    recomputed: float,
+    computed_alone: int,
+    found: int = 0,
+    rotation_s: float = 0.0,
+) -> BlendCounts:
+    """For the record of the request, or of a piece of its prompt (but for `chunks`, which are those of all)."""
     return BlendCounts(
         selection=str(selection),
         lossy=not selection.exact,
@@ -70,4 +78,15 @@ def counts(selection: Selection, chunks: int, chunk_tokens: int, recomputed: flo
         chunk_tokens=chunk_tokens,
         recomputed_tokens=recomputed,
         computed_alone_tokens=computed_alone,
+        chunks_found=found,
+        rotation_s=rotation_s,
     )
+
+
+def added(before: BlendCounts | None, piece: BlendCounts) -> BlendCounts:
+    """What became of the pieces so far."""
+    if before is None:
+        return piece
+    names = ("chunk_tokens", "recomputed_tokens", "computed_alone_tokens", "chunks_found", "rotation_s")
+    sums = {name: getattr(before, name) + getattr(piece, name) for name in names}
+    return msgspec.structs.replace(piece, **sums)

@@ -2,21 +2,23 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from blake3 import blake3
 
 from netgain.serving.blocks.keys import Namespace
 
-_DOMAIN = "netgain chunk KV 1: keys before RoPE, computed behind a lead that is left out"
+_DOMAIN = "netgain chunk KV 2: keys before RoPE, computed behind a lead that is left out"
 
 
-def chunk_root(namespace: Namespace, lead: Sequence[int], dtype: str, salt: bytes = b"") -> bytes:
-    """What the keys of chunks stand under. `lead` are the tokens that each chunk is computed behind, `dtype` the form of the
-    stored numbers. No chunk can be taken for a block of a prompt, nor the other way round: the hashes' domains differ."""
-    parts = (namespace.root(salt), np.asarray([len(lead), *lead], dtype="<u4").tobytes(), dtype.encode())
-    return blake3(b"".join(parts), derive_key_context=_DOMAIN).digest()
+def chunk_namespace(namespace: Namespace, lead: Sequence[int], dtype: str) -> Namespace:
+    """The namespace of chunks of a model, from that of its prefixes. `lead` are the tokens that each chunk is computed behind,
+    `dtype` the form of the stored numbers. Tenants are told apart by its roots, as they are by those of prefixes."""
+    behind = ",".join(map(str, lead))
+    return msgspec.structs.replace(namespace, numerics=f"{namespace.numerics};chunks in {dtype} behind {behind}")
 
 
 def chunk_key(root: bytes, tokens: Sequence[int]) -> bytes:
-    """32 bytes that depend on the root and every token."""
-    return blake3(root + np.asarray(tokens, dtype="<u4").tobytes()).digest()
+    """32 bytes that depend on the root (of a chunk namespace and a salt) and every token. No chunk can be taken for a block of
+    a prompt, nor the other way round: namespaces and the hashes' domains differ."""
+    return blake3(root + np.asarray(tokens, dtype="<u4").tobytes(), derive_key_context=_DOMAIN).digest()

@@ -5,8 +5,18 @@ import math
 
 import msgspec
 
+PIECE_TOKENS = 512
+"""Prompts with chunks are computed in pieces that end at multiples of this position: one step holds one of them, so that a
+long prompt stalls nobody for longer; and tokens are chosen among those of their piece, so that it does not matter how steps
+came about."""
+
 # Shares of the first layers that choose, relative to the ratio: a token that would matter later must not be lost at once.
 _WIDER = (1.5, 1.3, 1.15, 1.05)
+
+
+def piece_end(start: int) -> int:
+    """The first position behind the piece that `start` stands in."""
+    return start - start % PIECE_TOKENS + PIECE_TOKENS
 
 
 class Naive(msgspec.Struct, frozen=True, tag="naive"):

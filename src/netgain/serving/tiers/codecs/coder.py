@@ -1,7 +1,8 @@
-"""Which codec a store uses for which object, learned while it is used: the one that gets KV there and back soonest, or none."""
+"""Which codec a store uses for which object in which tier, learned while it is used: the one that gets KV there and back soonest,
+or none."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -17,40 +18,61 @@ from netgain.serving.tiers.object import RAW, TARGET, StoredObject
 When = Literal["sooner", "always"]
 
 
+class TierCodecs(msgspec.Struct, frozen=True):
+    """What objects of one tier may be coded with, in order of preference among equals; and when: only where that is known to be
+    sooner than raw by the tier's link and the codecs' rates at that time, or always."""
+
+    names: tuple[str, ...] = ()
+    when: When = "sooner"
+
+
 class CoderStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects by the name of the codec they were stored with (raw is one), and by codec what coding cost and saved: `raw_bytes`
-    that it was given, what they became, and the time; `decode_s` includes codecs of others whose objects were read."""
+    """Of one tier: objects by the name of the codec they were stored with (raw is one); by codec, what was coded for it, what
+    that became, and the time. What several tiers take in one form is encoded once, and its time counted at the fastest.
+    `decode_s` includes codecs of others whose objects were read. `break_even_bytes_per_s`: the bandwidth above which raw is
+    sooner."""
 
     stored: dict[str, int]
     raw_bytes: dict[str, int]
     coded_bytes: dict[str, int]
     encode_s: dict[str, float]
     decode_s: dict[str, float]
+    break_even_bytes_per_s: dict[str, float]
+
+
+class _Passed:
+    """What went to one tier and came from it."""
+
+    def __init__(self) -> None:
+        self.stored: Counter[str] = Counter()
+        self.raw_bytes: Counter[str] = Counter()
+        self.coded_bytes: Counter[str] = Counter()
+        self.encode_s: defaultdict[str, float] = defaultdict(float)
+        self.decode_s: defaultdict[str, float] = defaultdict(float)  # by name, those of others too
+        self.all_raw_bytes = self.all_moved_bytes = 0  # of all objects, in both directions
+        self.loaded_bytes = 0
 
 
 class Coder:
-    """`codecs` by name, in order of preference among equals; `known` what was measured of them before. `when`: code only where
-    that is sooner than raw by the links and rates at that time, or always. `also_read`: codecs of others whose objects are
-    used, too. Lossy codecs touch the model's KV alone, not what drafts are made of. Called from one thread."""
+    """`codecs` by name; `tiers` says of each tier, fast to slow, which of them it may use; `known` what was measured of codecs
+    before. `also_read`: codecs of others whose objects are used, too. Lossy codecs touch the model's KV alone, not what drafts
+    are made of, nor chunks. Called from one thread."""
 
     def __init__(
         self,
         codecs: Mapping[str, Codec],
         clock: Clock,
+        tiers: Sequence[TierCodecs],
         known: Mapping[str, Rates] | None = None,
-        when: When = "sooner",
         also_read: Sequence[Codec] = (),
     ) -> None:
         self._codecs = {name: codec for name, codec in codecs.items() if codec.id != RAW}
         self._clock = clock
-        self._when = when
+        self._tiers = tuple(tiers)
         self._learned = {name: LearnedRates((known or {}).get(name)) for name in self._codecs}
         self._read = {codec.id: codec for codec in (*also_read, *self._codecs.values())}
         self._names = {codec.id: name for name, codec in self._codecs.items()}
-        self._stored: Counter[str] = Counter()
-        self._raw_bytes = self._moved_bytes = 0  # of all objects, in both directions
-        self._loaded_bytes = 0
-        self._decode_s: defaultdict[str, float] = defaultdict(float)  # by name, those of others too
+        self._passed = [_Passed() for _ in self._tiers]
 
     @property
     def ids(self) -> frozenset[str]:
@@ -67,67 +89,96 @@ class Coder:
         return any(codec.lossy for codec in self._codecs.values())
 
     def numerics(self, plain: str) -> str:
-        """Of the namespace of all KV that may pass through here."""
+        """Of the namespace of all KV that may pass through here, whichever tier it comes from."""
         return coded.numerics(plain, {codec.id: codec for codec in self._codecs.values()})
 
-    def encode(self, stored: StoredObject, links: Sequence[LinkFit | None]) -> StoredObject:
-        """Coded for the slowest of the links, or as it is."""
-        usable = {name: codec for name, codec in self._codecs.items() if stored.part.plane == TARGET or not codec.lossy}
-        size = len(stored.payload)
-        name = choose(
-            size,
-            _slowest(links, size),
-            {name: self._learned[name].rates() for name in usable},
-            raw=self._when == "sooner",
-        )
-        found = stored
-        if name is not None:
-            began_s = self._clock.now()
-            found = coded.encoded(stored, usable[name])
-            self._learned[name].encoded(size, len(found.payload), self._clock.now() - began_s)
-        self._stored[RAW if name is None or found is stored else name] += 1
-        self._raw_bytes += size
-        self._moved_bytes += len(found.payload)
-        return found
+    def forms(
+        self, stored: StoredObject, tiers: Mapping[int, LinkFit | None], have: StoredObject | None = None
+    ) -> Iterator[tuple[StoredObject, list[int]]]:
+        """The raw object as each of `tiers` should get it, by its link: every form once, with the tiers that take it. `have` is a
+        form of it that is there already."""
+        wanted: defaultdict[str, list[int]] = defaultdict(list)
+        for tier, link in sorted(tiers.items()):
+            wanted[self._chosen(stored, tier, link)].append(tier)
+        for name, takers in wanted.items():
+            yield self._form(stored, name, takers, have), takers
 
-    def decode(self, found: StoredObject) -> StoredObject:
-        """Raw. Raises Refused."""
+    def decode(self, found: StoredObject, tier: int) -> StoredObject:
+        """Raw, of an object that came from this tier. Raises Refused."""
         began_s = self._clock.now()
         raw = coded.decoded(found, self._read)
-        spent_s, size = self._clock.now() - began_s, len(raw.payload)
+        spent_s, size, passed = self._clock.now() - began_s, len(raw.payload), self._passed[tier]
         if raw is not found:
-            self._decode_s[self._read[found.codec].name] += spent_s
+            passed.decode_s[self._read[found.codec].name] += spent_s
             if name := self._names.get(found.codec):
                 self._learned[name].decoded(size, spent_s)
-        self._raw_bytes += size
-        self._moved_bytes += len(found.payload)
-        self._loaded_bytes += size
+        passed.all_raw_bytes += size
+        passed.all_moved_bytes += len(found.payload)
+        passed.loaded_bytes += size
         return raw
 
-    def in_raw_bytes(self, link: LinkFit | None) -> LinkFit | None:
-        """A link as loads of raw KV see it, by the objects so far: fewer bytes pass, and some are decoded. Before the first
-        load, decoding is taken to last as long as was measured of the codecs, or as encoding did."""
-        if link is None or link.bytes_per_s is None or not self._raw_bytes:
+    def name_of(self, codec_id: str) -> str:
+        """The name of a codec whose objects are read."""
+        return RAW if codec_id == RAW else self._read[codec_id].name
+
+    def in_raw_bytes(self, tier: int, link: LinkFit | None) -> LinkFit | None:
+        """A tier's link as loads of raw KV see it, by the objects so far: fewer bytes pass, and some are decoded. Before the
+        first load, decoding is taken to last as long as was measured of the codecs, or as encoding did."""
+        passed = self._passed[tier]
+        if link is None or link.bytes_per_s is None or not passed.all_raw_bytes:
             return link
-        per_byte_s = self._moved_bytes / self._raw_bytes / link.bytes_per_s
-        if self._loaded_bytes:
-            per_byte_s += sum(self._decode_s.values()) / self._loaded_bytes
+        per_byte_s = passed.all_moved_bytes / passed.all_raw_bytes / link.bytes_per_s
+        if passed.loaded_bytes:
+            per_byte_s += sum(passed.decode_s.values()) / passed.loaded_bytes
         else:
             for name, learned in self._learned.items():
-                if (rates := learned.rates()) is not None:
-                    per_byte_s += self._stored[name] / self._stored.total() / rates.decode_bytes_per_s
+                if passed.stored[name] and (rates := learned.rates()) is not None:
+                    per_byte_s += passed.stored[name] / passed.stored.total() / rates.decode_bytes_per_s
         return msgspec.structs.replace(link, bytes_per_s=1 / per_byte_s)
 
-    def stats(self) -> CoderStats:
+    def stats(self) -> tuple[CoderStats, ...]:
+        """By tier, fast to slow."""
+        return tuple(map(self._stats, self._tiers, self._passed))
+
+    def _chosen(self, stored: StoredObject, tier: int, link: LinkFit | None) -> str:
+        """The name of the form in which the object should go to a tier."""
+        rules = self._tiers[tier]
+        rates = {
+            name: self._learned[name].rates()
+            for name in rules.names
+            if name in self._codecs and (stored.part.plane == TARGET or not self._codecs[name].lossy)
+        }
+        return choose(len(stored.payload), link, rates, raw=rules.when == "sooner") or RAW
+
+    def _form(self, stored: StoredObject, name: str, takers: Sequence[int], have: StoredObject | None) -> StoredObject:
+        size, spent_s, found = len(stored.payload), 0.0, stored
+        if name != RAW and have is not None and have.codec == self._codecs[name].id:
+            found = have
+        elif name != RAW:
+            began_s = self._clock.now()
+            found = coded.encoded(stored, self._codecs[name])
+            spent_s = self._clock.now() - began_s
+            self._learned[name].encoded(size, len(found.payload), spent_s)
+        for tier in takers:
+            passed = self._passed[tier]
+            passed.stored[RAW if found is stored else name] += 1
+            passed.all_raw_bytes += size
+            passed.all_moved_bytes += len(found.payload)
+            if name != RAW:
+                passed.raw_bytes[name] += size
+                passed.coded_bytes[name] += len(found.payload)
+        if name != RAW:
+            self._passed[takers[0]].encode_s[name] += spent_s
+        return found
+
+    def _stats(self, rules: TierCodecs, passed: _Passed) -> CoderStats:
+        own = [name for name in rules.names if name in self._codecs]
+        rates = {name: known for name in own if (known := self._learned[name].rates()) is not None}
         return CoderStats(
-            stored=dict(self._stored),
-            raw_bytes={name: one.raw_bytes for name, one in self._learned.items()},
-            coded_bytes={name: one.coded_bytes for name, one in self._learned.items()},
-            encode_s={name: one.encode_s for name, one in self._learned.items()},
-            decode_s=dict.fromkeys(self._learned, 0.0) | dict(self._decode_s),
+            stored=dict(passed.stored),
+            raw_bytes={name: passed.raw_bytes[name] for name in own},
+            coded_bytes={name: passed.coded_bytes[name] for name in own},
+            encode_s={name: passed.encode_s[name] for name in own},
+            decode_s=dict.fromkeys(own, 0.0) | dict(passed.decode_s),
+            break_even_bytes_per_s={name: max(0.0, known.break_even_bytes_per_s()) for name, known in rates.items()},
         )
-
-
-def _slowest(links: Sequence[LinkFit | None], size: int) -> LinkFit | None:
-    known = [(seconds, link) for link in links if link is not None and (seconds := link.predict_s(size)) is not None]
-    return max(known, key=lambda one: one[0])[1] if known else None

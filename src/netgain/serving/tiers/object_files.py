@@ -1,0 +1,57 @@
+"""Files of a folder that several processes write to and anybody may put things into."""
+
+import errno
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+
+def open_object(path: Path) -> int | None:
+    """An object's file for reading; None where there is none, or something that is no file: links, folders and pipes under the
+    name of an object are not ours, and a pipe would be waited for. Raises OSError."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    return None
+
+
+def is_object(path: Path) -> bool:
+    """Whether there is a file. Raises OSError."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def scandir(folder: Path) -> "list[os.DirEntry[str]]":
+    """What is there; nothing where the folder is gone. Raises OSError."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+
+
+def remove_if_dead(unfinished: Path) -> bool:
+    """Remove a file that nobody is writing; whether it was one."""
+    try:
+        file = os.open(unfinished, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unfinished.unlink()
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
