@@ -214,7 +214,7 @@ class DiskMedium:
                 self._drop([key])
 
     def _write_file(self, path: Path, data: Data) -> None:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # also where somebody removed the folder
         try:
             self._write_once(path, data)
         except (BlockingIOError, FileNotFoundError):  # another process's scan took the file for a dead writer's

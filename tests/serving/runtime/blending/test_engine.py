@@ -242,7 +242,7 @@ def test_a_long_prompt_that_loses_its_room_is_counted_once(tiny):
     longer = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
     chunks = Chunks(spans=LONG_SPANS, selection=Deviating(0.3))
     folder = tiny(num_hidden_layers=4, max_position_embeddings=2048).folder
-    tight = {"cache": {"block_tokens": 8, "kv_tokens": 2720}, "scheduler": {"max_batch_tokens": 64, "max_running": 4}}
+    tight = {"cache": {"block_tokens": 8, "kv_tokens": 2640}, "scheduler": {"max_batch_tokens": 64, "max_running": 4}}
     with LLM(config(folder, **tight)) as llm:
         answers = llm.generate([LONG] * 3, longer, [chunks] * 3)
         llm.built.engine.check()

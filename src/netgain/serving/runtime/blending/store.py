@@ -74,8 +74,7 @@ class ChunkStore:
         return self._tiers is not None and self._reads and bool(self._missing(request))
 
     async def fetch(self, request: Request) -> None:
-        missing = self._missing(request)
-        if self._tiers is None or not missing:
+        if self._tiers is None or not self._reads or not (missing := self._missing(request)):
             return
         wanted = [(self._part(request.salt, tokens), len(tokens)) for tokens in missing.values()]
         found = await self._loaded(self._tiers, self._root(request.salt), wanted)
