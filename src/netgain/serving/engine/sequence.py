@@ -25,7 +25,8 @@ class Sequence:
     `arrival`, which the scheduler numbers.
 
     Of the first `to_load` blocks, those from `load_from` on are to come from tiers; None: the tiers are still asked. While they
-    are `arriving`, what follows them is computed already. With `past_device` all of them come from there, also what the device has.
+    are `arriving`, what follows them is computed already. With `past_device` all of them come from there, also what the device
+    has.
     """
 
     __slots__ = (
