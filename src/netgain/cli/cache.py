@@ -69,19 +69,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @app.command()
-def stats(
-    locations: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LOCATION...",
-            help="A folder, valkey://HOST:PORT/DB, s3://BUCKET/PREFIX, or http://HOST:PORT of a running server.",
-            show_default=False,
-        ),
-    ],
-    vault: VaultOption = None,
-    json: AsJson = False,
-) -> None:
-    """Count what is there, by tenant, codec, plane and layout, from the headers alone; of a server what it did so far."""
+def stats(locations: Locations, vault: VaultOption = None, json: AsJson = False) -> None:
+    """Count what is there, by tenant, codec, plane and layout, from the headers alone; of a running server (http://HOST:PORT)
+    what it did so far."""
     keys = _Keys(vault)
 
     async def look(location: str, tier: Tier) -> Content:
