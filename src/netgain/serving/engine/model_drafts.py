@@ -174,8 +174,11 @@ class ModelDrafts:
             for chain in chains
         ]
         live = list(chains)
-        if segments and self._limits.chains and not laws and all(chain.plain for chain in chains):
-            depth = max(1, *(chain.count for chain in chains))
+        depths = {chain.count for chain in chains if chain.count} or {
+            1
+        }  # one that may draft less has no blocks for more
+        if segments and self._limits.chains and not laws and len(depths) == 1 and all(chain.plain for chain in chains):
+            (depth,) = depths
             result = await self.executor.execute(Batch(tuple(segments), chain=depth))
             for chain, segment, part in zip(live, segments, result.segments, strict=True):
                 self._take(chain, segment, part)
