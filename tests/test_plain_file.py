@@ -1,6 +1,7 @@
 """What a user names as a file may be anything."""
 
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from netgain.cli.main import run
 from netgain.errors import UsageError
-from netgain.plain_file import as_text, claimed, read_plain, unused
+from netgain.plain_file import as_text, claimed, read_plain, unused, write_whole
 
 
 def test_a_file_and_a_pipe_are_read(tmp_path: Path) -> None:
@@ -52,6 +53,20 @@ def test_a_folder_that_one_run_writes_to_is_refused_to_another(tmp_path: Path) -
     with claimed(tmp_path / "out"):  # free again
         pass
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk."""
+    write_whole(tmp_path / "file", b"before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_whole(tmp_path / "file", b"x" * 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "file").read_bytes() == b"before"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_new_folder_is_one_that_is_not_there(tmp_path: Path) -> None:

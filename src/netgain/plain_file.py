@@ -22,6 +22,17 @@ def read_plain(path: Path) -> bytes:
         return file.read()
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace the file at once, or leave it as it was: never half of one. Raises OSError."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
 def as_text(name: str) -> str:
     """A name of a file for a document: file systems allow names that are no text, JSON does not."""
     return name.encode("utf-8", "replace").decode()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from netgain.deciding.experiment.conduct import Asking, Trial, conduct
 from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.journal import FILE, Journal
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
-from netgain.errors import UsageError
+from netgain.errors import Unavailable, UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.workload.item import Item
 from tests.deciding.arms.engine_double import EngineDouble
@@ -143,3 +144,25 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path):
     path.write_bytes(line + b'\n{"entry":"block"}\n')
     with pytest.raises(UsageError, match="line 2 cannot be read"):
         Journal.resume(path, SUBJECT)
+
+
+async def test_a_full_disk_ends_a_run_in_one_line_and_the_blocks_before_it_are_gone_on_with(tmp_path):
+    """A limit on the size of files stands for the disk."""
+    path = tmp_path / FILE
+    engine = await EngineDouble().start()
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, hard))
+        journal = Journal.create(path, SUBJECT)
+        try:
+            with pytest.raises(Unavailable, match=r"cannot write on .* make room"):
+                await run(engine.url, journal)
+        finally:
+            journal.close()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        again = Journal.resume(path, SUBJECT)
+        assert 1 <= len(again.kept) < design().blocks
+        assert len((await run(engine.url, again)).blocks) == design().blocks
+        again.close()
+    finally:
+        await engine.stop()

@@ -9,6 +9,7 @@ from netgain.deciding.compare.outcome import Comparison
 from netgain.deciding.compare.page import render_comparison
 from netgain.deciding.verdict.store import NAME, to_json
 from netgain.errors import UsageError
+from netgain.plain_file import write_whole
 
 HTML = "report.html"
 JSON = "comparison.json"
@@ -18,9 +19,9 @@ def write_comparison(outcome: Comparison, folder: Path) -> Path:
     """Write the files and return the path of the HTML. Raises UsageError when the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / JSON).write_bytes(msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
-        (folder / NAME).write_bytes(to_json(document_of(outcome)))
-        (folder / HTML).write_text(render_comparison(outcome), encoding="utf-8")
+        write_whole(folder / NAME, to_json(document_of(outcome)))  # the smallest and most needed first
+        write_whole(folder / HTML, render_comparison(outcome).encode())
+        write_whole(folder / JSON, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
     except OSError as error:
         raise UsageError(f"the report cannot be written to {folder}: {error}; choose another with --output") from error
     return folder / HTML

@@ -3,6 +3,7 @@
 import fcntl
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -10,7 +11,7 @@ import msgspec
 
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import Observation
-from netgain.errors import UsageError
+from netgain.errors import Unavailable, UsageError
 from netgain.heading import check_heading
 
 SCHEMA, VERSION = "netgain.blocks", 1
@@ -100,12 +101,16 @@ class Journal:
 
     def close(self) -> None:
         """Let another process have it. May be called twice."""
-        self._file.close()
+        with suppress(OSError):  # of a line that could not be written, which was said then
+            self._file.close()
 
     def _append(self, entry: object) -> None:
-        self._file.write(msgspec.json.encode(entry) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(msgspec.json.encode(entry) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise Unavailable(f"cannot write on {self.path} ({error.strerror or error}); make room") from error
 
 
 def read_subject(path: Path, lines: Sequence[bytes] | None = None) -> dict[str, Any]:

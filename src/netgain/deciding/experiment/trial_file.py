@@ -6,6 +6,7 @@ import msgspec
 
 from netgain.deciding.experiment.conduct import Trial
 from netgain.errors import UsageError
+from netgain.plain_file import write_whole
 
 
 def write_records(path: Path, trial: Trial) -> None:
@@ -13,8 +14,6 @@ def write_records(path: Path, trial: Trial) -> None:
     encoder = msgspec.json.Encoder()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            for seen in trial.observations:
-                file.write(encoder.encode(seen) + b"\n")
+        write_whole(path, b"".join(encoder.encode(seen) + b"\n" for seen in trial.observations))
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error.strerror}); name another folder with --output") from error

@@ -9,6 +9,7 @@ from netgain.deciding.report.html import render_html
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.verdict.store import NAME, to_json
 from netgain.errors import UsageError
+from netgain.plain_file import write_whole
 
 HTML = "report.html"
 JSON = "decision.json"
@@ -20,10 +21,10 @@ def write_report(outcome: Outcome, folder: Path) -> Path:
     document = document_of(outcome)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / JSON).write_bytes(msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
         if document is not None:
-            (folder / NAME).write_bytes(to_json(document))
-        (folder / HTML).write_text(render_html(outcome), encoding="utf-8")
+            write_whole(folder / NAME, to_json(document))  # the smallest and most needed first
+        write_whole(folder / HTML, render_html(outcome).encode())
+        write_whole(folder / JSON, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
     except OSError as error:
         raise UsageError(f"the report cannot be written to {folder}: {error}; choose another with --output") from error
     return folder / HTML
