@@ -61,7 +61,7 @@ def test_nothing_is_computed_for_a_segment_alone_whose_layers_do_not_come(execut
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
 def test_layers_written_one_after_the_other_are_the_block(executor: TorchExecutor, dtype: torch.dtype) -> None:
     config = executor._model.config
-    features = FeaturePlane(8, 16, 12, torch.device("cpu"))
+    features = FeaturePlane(8, 16, 12, torch.device("cpu"), load_kernels("torch", 1))
     memory = PoolMemory(config, PagedKV(config, 8, 16, dtype), features, "draft")
     draw = np.random.default_rng(3)
     planes = [draw.integers(0, 256, (2, plane.block_bytes), np.uint8) for plane in memory.planes]
