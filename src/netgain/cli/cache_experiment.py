@@ -12,6 +12,8 @@ from netgain.cli.exit_codes import CANNOT_TELL, DONE, FAILED, INTERRUPTED
 from netgain.cli.lab_options import RequestTimeout, Seed
 from netgain.plain_file import unused
 
+WIDTH = 120  # of tables that are piped
+
 
 def experiment(
     model: Annotated[str, typer.Argument(help="'default', a folder, a .gguf file or a Hugging Face id.")] = "default",
@@ -62,7 +64,8 @@ def experiment(
     from netgain.deciding.kv.write import to_json, write_experiment
     from netgain.deciding.report.progress import TerminalProgress
 
-    console = Console(stderr=json)
+    stream = sys.stderr if json else sys.stdout
+    console = Console(stderr=json, width=None if stream.isatty() else WIDTH)
     folder = output or unused(Path("netgain-reports") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-kv-tiers")
     settings = Settings(
         output=folder,

@@ -98,6 +98,10 @@ def _longer(effect: Effect) -> str:
 
 def _slower(ratio: float) -> str:
     """A ratio of times in words."""
+    if ratio < 0.5:
+        return f"{1.0 / ratio:.1f}x as late"
+    if ratio > 2.0:
+        return f"{ratio:.1f}x as soon"
     return f"{share(1.0 / ratio - 1.0)} later" if ratio < 1.0 else f"{share(1.0 - 1.0 / ratio)} sooner"
 
 

@@ -39,7 +39,7 @@ def _figures(step: Step) -> Table:
     table = Table(box=None, pad_edge=False)
     names = ("", "first token", "p95", "requests hit", "tokens hit", "from a tier", "loaded at", "loads", "recomputes")
     for place, name in enumerate(names):
-        table.add_column(name, justify="right" if place else "left")
+        table.add_column(name, justify="right" if place else "left", no_wrap=True)
     for role in step.roles:
         table.add_row(role.title, *_cells(role))
     return table
