@@ -192,6 +192,7 @@ def build_engine(
             **_on_this_machine(),
             "weights": loaded.weights_digest,
             "numerics": loaded.numerics,
+            "kernels": kernels.build,
             "kv_dtype": namespace.kv_dtype,
             "threads": str(threads),
             "device": str(device),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from netgain.errors import Unavailable
-from netgain.serving.model.kernels.build import cache_directory, find_compiler, load_library
+from netgain.serving.model.kernels.build import cache_directory, find_compiler, library_path, load_library
 from netgain.serving.model.kernels.compiled import CompiledKernels
 
 BUILD = """
@@ -144,3 +144,8 @@ def test_the_cache_follows_the_environment() -> None:
 def test_a_process_that_forks_keeps_working(requires_compiler: list[str]) -> None:
     ended = subprocess.run([sys.executable, "-c", FORK, *requires_compiler], timeout=120, check=False)
     assert ended.returncode == 0
+
+
+def test_what_times_belong_to_changes_with_the_sources(requires_compiler: list[str], compiled: CompiledKernels) -> None:
+    """Kept step costs are looked up by it: kernels that became faster with the same output bits are measured again."""
+    assert compiled.build == library_path(requires_compiler, cache_directory()).stem

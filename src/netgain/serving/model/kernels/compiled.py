@@ -49,6 +49,7 @@ class CompiledKernels:
         self.threads = threads
         self._arena = Arena()
         self.name = f"cpp-{library.ng_isa().decode()}-v{VERSION}"
+        self.build = Path(library._name).stem  # holds a digest of sources, compiler and processor
         self.note: str | None = None  # nothing to say of them
         self._pool = library.ng_create(threads)
         if not self._pool:

@@ -93,6 +93,7 @@ class Kernels(Protocol):
     was chunked, with any thread count. Activations are contiguous float32 [rows, features]."""
 
     name: str  # part of the numerics id: kernel path, instruction set and version
+    build: str  # what of them runs: times belong to it, where output bits belong to `name`
 
     def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> Weight:
         """From float [out, in]; stored as `dtype` (float32, bfloat16 or float16), products accumulated in float32."""

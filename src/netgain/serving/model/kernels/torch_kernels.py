@@ -76,7 +76,7 @@ class TorchKernels:
 
     def __init__(self, device: torch.device | str = "cpu", note: str | None = None) -> None:
         self.device = torch.device(device)
-        self.name = f"torch-{torch.__version__}-{self.device.type}-v{VERSION}"
+        self.name = self.build = f"torch-{torch.__version__}-{self.device.type}-v{VERSION}"
         self.note = note
 
     def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> DenseWeight:
