@@ -60,6 +60,15 @@ def test_other_cached_tokens_in_one_arm_void(make_record):
     assert checks()["cache state"].ok is None
 
 
+def test_where_reuse_is_tested_what_arms_find_is_the_effect_and_voids_nothing(make_record):
+    both = (seen(make_record, BASELINE, 0), seen(make_record, CANDIDATE, 16))
+    trial = Trial(observations=both, blocks=(BLOCK,) * 10)
+    found = {check.name: check for check in check_trial(trial, reuses=True)}["cache state"]
+    assert found.ok is None
+    assert "0.0% in the baseline" in found.says
+    assert "in the candidate" in found.says
+
+
 def test_cached_tokens_of_prompts_that_were_answered_once_tell_nothing(make_record):
     once = tuple(seen(make_record, arm, cached) for arm, cached in ((BASELINE, 0), (CANDIDATE, 16)))
     found = {check.name: check for check in check_trial(Trial(observations=once, blocks=(BLOCK,)), same_cache=False)}

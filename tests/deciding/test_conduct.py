@@ -174,6 +174,21 @@ async def test_blocks_mirror_each_other_and_share_salts_across_arms(arms):
     assert len(trial.observations) == 2 * len(measured[BASELINE])
 
 
+async def test_where_reuse_is_tested_a_salt_lasts_as_long_as_a_start_and_no_prompt_meets_itself(arms):
+    """A technique that gains by what earlier requests left behind would find nothing if every block began cold."""
+    plan = msgspec.structs.replace(design(groups=6, size=1), starts=2)
+    plan = msgspec.structs.replace(plan, groups=(*plan.groups[:2], plan.groups[0], *plan.groups[3:]))
+
+    async def restart(start: int) -> None:
+        pass
+
+    await conduct(arms, plan, Asking(model="m", reuses=True), "salt", restart=restart)
+    for arm in arms.values():
+        measured = [(body["prompt"], body["cache_salt"]) for body in arm.asked if "warm-up" not in body["cache_salt"]]
+        assert len({salt for _, salt in measured}) == 6, "two repeats of: start 0, its prompt that comes again, start 1"
+        assert len(set(measured)) == len(measured) == 12
+
+
 async def test_each_start_has_groups_and_a_warm_up_of_its_own(arms):
     """The servers are started again between starts, never before the first or within one."""
     plan = msgspec.structs.replace(design(groups=4, size=1), starts=2)

@@ -100,6 +100,16 @@ def test_fields_that_differ_are_listed_with_both_values_and_the_techniques_own_a
     assert "max_running_requests (null in the baseline, 48 in the candidate)" in said
 
 
+def test_a_techniques_own_fields_are_no_confounders():
+    off, on = (
+        {"kv_tiers": "[]", "kv_codecs_measured": "[]"},
+        {"kv_tiers": '["dram:1GiB"]', "kv_codecs_measured": "[raw]"},
+    )
+    arms = setup("baseline", (), off), setup("candidate", (), on)
+    assert confounders("netgain", *arms, technique="kv-tiers") == ()
+    assert "kv_tiers" in confounders("netgain", *arms, technique="ngram")[0]
+
+
 def test_an_engine_that_does_not_tell_its_configuration_is_not_taken_for_equal():
     arms = [ArmSetup(name=name, flags=(), configuration=None) for name in ("baseline", "candidate")]
     (said,) = confounders("llama.cpp", *arms)

@@ -109,7 +109,7 @@ async def engine_version(engine: Engine, url: str) -> str | None:
 
 
 async def caveats_before(
-    settings: Settings, arms: Mapping[str, Arm], asked: Asking, flags: Mapping[str, tuple[str, ...]]
+    settings: Settings, arms: Mapping[str, Arm], asked: Asking, flags: Mapping[str, tuple[str, ...]], technique: str
 ) -> tuple[Caveat, ...]:
     """Of running, idle arms: what differs besides the technique, and whether their caches can be made cold."""
     engine = settings.engine
@@ -119,7 +119,7 @@ async def caveats_before(
     }
     found = [
         Caveat(says=said, engine=engine, source="configuration of the running servers, and their logs")
-        for said in confounders(engine, setups[BASELINE], setups[CANDIDATE])
+        for said in confounders(engine, setups[BASELINE], setups[CANDIDATE], technique)
     ]
     if spinning:
         says = SPINNING.format(names=" and ".join(spinning))

@@ -222,7 +222,7 @@ async def _try(
             await bring_up(arm, settings.start_timeout_s)
     give_turn(arms, None)
     narrator.phase("looking for what differs between the arms besides the technique")
-    caveats = await caveats_before(settings, arms, asked, {BASELINE: off, CANDIDATE: switch.flags})
+    caveats = await caveats_before(settings, arms, asked, {BASELINE: off, CANDIDATE: switch.flags}, chosen.name)
     for caveat in caveats:
         narrator.found(caveat.says)
     quality = None
@@ -248,7 +248,7 @@ async def _try(
     trial = await conduct(
         arms,
         design,
-        asked,
+        msgspec.structs.replace(asked, reuses=chosen.reuses),
         f"netgain-{settings.seed}-{time.time_ns()}",
         on_block,
         restart,

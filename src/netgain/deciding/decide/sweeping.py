@@ -34,11 +34,11 @@ async def judge_trial(
 ) -> Judged:
     """Judge an experiment of one load or of several."""
     if not design.loads:
-        analysis = await asyncio.to_thread(analyse, trial.observations, terms, check_trial(trial))
+        analysis = await asyncio.to_thread(analyse, trial.observations, terms, check_trial(trial, reuses=chosen.reuses))
         return Judged(analysis=analysis, sweep=None, detailed=trial.observations)
     predicted = await asyncio.to_thread(predict_loads, chosen, facts, sorted(set(design.loads)), setting)
     swept = await asyncio.to_thread(
-        analyse_loads, trial.observations, design.load_of, terms, check_trial(trial), predicted
+        analyse_loads, trial.observations, design.load_of, terms, check_trial(trial, reuses=chosen.reuses), predicted
     )
     narrator.found(swept.sweep.says)
     detailed = tuple(seen for seen in trial.observations if design.load_of(seen.group) == design.concurrency)

@@ -18,17 +18,18 @@ CLIENT_LIMIT = 0.25  # of blocks: in one of a second or two, a single late wake-
 FOREIGN_CPU_NOTICE = 0.10  # cores
 
 
-def check_trial(trial: Trial, same_cache: bool = True) -> tuple[Check, ...]:
+def check_trial(trial: Trial, same_cache: bool = True, reuses: bool = False) -> tuple[Check, ...]:
     """All validity checks. One with `ok` False voids the run; None means that it could not be checked.
 
     `same_cache` False: the arms' caches may work differently, as those of two engines do, so that only the repeats of an arm
-    must find the same.
+    must find the same. `reuses`: what an arm finds is the effect under test and depends on what was stored by then, so it is
+    told only.
     """
     return (
         _idle(trial.blocks),
         _client(trial),
         *check_baseline(trial.observations),
-        _cache(trial.observations, same_cache),
+        _told_cache(trial.observations) if reuses else _cache(trial.observations, same_cache),
         _foreign(trial.blocks),
         *((check_counts(trial.counted),) if trial.counted else ()),
         *_resumed(trial),
@@ -105,8 +106,7 @@ def _cache(observations: Sequence[Observation], same_cache: bool) -> Check:
     found: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     prompt_tokens: dict[tuple[str, int, str], int] = {}
     for seen in observations:
-        cached = seen.record.server.cached_tokens if seen.record.server else seen.record.cached_tokens
-        length = seen.record.server.prompt_tokens if seen.record.server else seen.record.prompt_tokens
+        cached, length = _cached(seen)
         if seen.record.ok and cached is not None and length:
             key = ("" if same_cache else seen.arm, *seen.key)
             found[key].append(cached)
@@ -132,6 +132,27 @@ def _cache(observations: Sequence[Observation], same_cache: bool) -> Check:
             f"(limit {CACHE_LIMIT:.0%})"
         ),
     )
+
+
+def _told_cache(observations: Sequence[Observation]) -> Check:
+    """The share of prompt tokens that each arm found computed."""
+    shares: list[str] = []
+    for arm in dict.fromkeys(seen.arm for seen in observations):
+        pairs = [_cached(seen) for seen in observations if seen.arm == arm and seen.record.ok]
+        known = [(cached, length) for cached, length in pairs if cached is not None and length]
+        total = sum(length for _, length in known)
+        shares.append(
+            f"{sum(cached for cached, _ in known) / total:.1%} in the {arm}" if total else f"unknown in the {arm}"
+        )
+    return Check(
+        name="cache state", ok=None, value=None, limit=None, says=f"prompt tokens found computed: {', '.join(shares)}"
+    )
+
+
+def _cached(seen: Observation) -> tuple[int | None, int | None]:
+    """Cached and all tokens of a request's prompt, by the server's record where there is one."""
+    told = seen.record.server or seen.record
+    return told.cached_tokens, told.prompt_tokens
 
 
 def _foreign(blocks: Sequence[Block]) -> Check:

@@ -33,12 +33,14 @@ WARM_TOKENS = 8
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """How an arm is asked: the model by the name that it has there, and what the server accepts.
 
-    `salted` False: it does not know cache_salt, so what it keeps of a prompt is found again.
+    `salted` False: it does not know cache_salt, so what it keeps of a prompt is found again. `reuses`: the technique under test
+    gains by what earlier requests left behind, so a salt lasts as long as a start, one for each repeat of a prompt.
     """
 
     model: str
     options: Options = Options()
     salted: bool = True
+    reuses: bool = False
 
     def under(self, salt: str) -> Options:
         """Options under which prompts share no prefix-cache entry with another salt, where the server can do that."""
@@ -110,6 +112,7 @@ async def conduct(
                 last = enough(observations)
             if start >= last:
                 break
+            common = _common(design, group)
             turns: dict[str, int] = {}
             for name in design.order(group):
                 repeat = turns[name] = turns.get(name, -1) + 1
@@ -127,12 +130,13 @@ async def conduct(
                         give_turn(arms, None)
                         await log.begin(told)
                         started = start
+                    shared = f"{salt}-{repeat}-{common if ways[name].reuses else group}"
                     block, done = await _block(
                         arms,
                         name,
                         items,
                         design,
-                        msgspec.structs.replace(ways[name], options=ways[name].under(f"{salt}-{repeat}-{group}")),
+                        msgspec.structs.replace(ways[name], options=ways[name].under(shared)),
                         len(blocks),
                         group,
                         repeat,
@@ -178,6 +182,14 @@ async def conduct(
             )
         ),
     )
+
+
+def _common(design: Design, group: int) -> str:
+    """What the salts of groups say between which prompts may share what they have in common: those of a start, but no prompt
+    with itself, where a design has to ask it again."""
+    start = design.start_of(group)
+    asked = Counter(item.id for at in range(group) if design.start_of(at) == start for item in design.groups[at])
+    return f"start-{start}-{max((asked[item.id] for item in design.groups[group]), default=0)}"
 
 
 def how_far(trial: Trial, design: Design) -> str:

@@ -30,6 +30,7 @@ class Blending:
     )
     brings = "answers that may differ, computing each chunk once by itself, memory for chunks, and a long step that is not cut"
     kind: Kind = "lossy"
+    reuses = True
     must_report = (
         "the ratio and where it comes from",
         "KL divergence of the answers' laws by ratio",

@@ -34,6 +34,7 @@ class ModelSpeculation:
         "reading of prompts by both models, and work on drafts that are rejected"
     )
     kind: Kind = "token-identical"
+    reuses = False
     must_report = MUST_REPORT
 
     def cannot_judge(self, synthetic_text: bool) -> str | None:
@@ -60,6 +61,7 @@ class HeadSpeculation:
         "weights (and again when they change), and work on drafts that are rejected"
     )
     kind: Kind = "token-identical"
+    reuses = False
     must_report = MUST_REPORT
 
     def cannot_judge(self, synthetic_text: bool) -> str | None:

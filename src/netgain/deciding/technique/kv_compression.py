@@ -36,6 +36,7 @@ class LosslessCompression:
     relieves = _RELIEVES
     brings = _BRINGS
     kind: Kind = "token-identical"
+    reuses = True
     must_report = _MUST_REPORT
 
     def cannot_judge(self, synthetic_text: bool) -> str | None:
@@ -59,6 +60,7 @@ class LossyCompression:
     relieves = _RELIEVES
     brings = f"{_BRINGS}, answers that may differ, and KV that only engines with the same codec find"
     kind: Kind = "lossy"
+    reuses = True
     must_report = (
         *_MUST_REPORT,
         "what netgain cache codecs measured of the codec on this model: perplexity, KL, same first choice",

@@ -27,6 +27,7 @@ class KvInt8:
     relieves = "memory for KV (room for more or longer requests), and reading it in decode steps"
     brings = "answers that may differ, rounding of every new key and value, scales that are read with them"
     kind: Kind = "lossy"
+    reuses = False
     must_report = (
         "perplexity ratio",
         "KL divergence (a lower bound)",

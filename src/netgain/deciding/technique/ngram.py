@@ -29,6 +29,7 @@ class NgramSpeculation:
     relieves = RELIEVES
     brings = "wider passes to verify drafts, the look-up itself, and work on drafts that are rejected"
     kind: Kind = "token-identical"
+    reuses = False
     must_report = MUST_REPORT
 
     def cannot_judge(self, synthetic_text: bool) -> str | None:

@@ -53,6 +53,12 @@ class Technique(Protocol):
         ...
 
     @property
+    def reuses(self) -> bool:
+        """Whether it gains by what earlier requests left behind. Prompts of one start then share what they have in common, as
+        they do in service, and the arms may find different shares of a prompt."""
+        ...
+
+    @property
     def must_report(self) -> tuple[str, ...]:
         """Figures without which a result about this technique is incomplete."""
         ...

@@ -33,6 +33,7 @@ class SuffixSpeculation:
         "that are rejected"
     )
     kind: Kind = "token-identical"
+    reuses = False
     must_report = (*MUST_REPORT, "memory of the suffix indexes, and how similar requests are to earlier ones")
 
     def cannot_judge(self, synthetic_text: bool) -> str | None:

@@ -40,6 +40,7 @@ class KVTiering:
         "lookups of every prompt, transfers, storing what is computed, memory or disk, and KV that has to be kept apart"
     )
     kind: Kind = "token-identical"
+    reuses = True
     must_report = (
         "token hit rate, and the lengths of hits",
         "lookup time",

@@ -23,6 +23,16 @@ _VOLATILE = re.compile(
     r"VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME)($|[._])"
 )
 _SPECULATION = re.compile(r"spec(ulat|_|\b|-)|draft|ngram|lookup", re.IGNORECASE)
+_BEYOND_THE_DEVICE = re.compile(
+    r"kv_(tiers|codecs|policy|transfer|offload|connector)|hicache|hierarchical_cache|lmcache", re.IGNORECASE
+)
+_OWN = {  # technique -> the fields by which it shows in a configuration
+    "kv-tiers": _BEYOND_THE_DEVICE,
+    "kv-compression": _BEYOND_THE_DEVICE,
+    "kv-compression-lossy": _BEYOND_THE_DEVICE,
+    "kv-blending": re.compile(r"blend|chunks", re.IGNORECASE),
+    "kv-int8": re.compile(r"kv_(cache_)?dtype|kv_token", re.IGNORECASE),
+}
 
 
 class ArmSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,15 +45,23 @@ class ArmSetup(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
 
 
-def confounders(engine: Engine, baseline: ArmSetup, candidate: ArmSetup) -> tuple[str, ...]:
-    """What a reader must know before believing that only the technique differs, most important first."""
+def confounders(
+    engine: Engine, baseline: ArmSetup, candidate: ArmSetup, technique: str | None = None
+) -> tuple[str, ...]:
+    """What a reader must know before believing that only the technique differs, most important first. Fields that are the
+    technique's own, and speculation's, are no confounders."""
     found = [*known_confounders(engine, baseline, candidate)]
     if baseline.configuration is None or candidate.configuration is None:
         found.append(
             f"{engine} did not tell its effective configuration, so differences between the arms could not be looked for."
         )
         return tuple(found)
-    differ = differences(baseline.configuration, candidate.configuration)
+    own = _OWN.get(technique or "")
+    differ = [
+        one
+        for one in differences(baseline.configuration, candidate.configuration)
+        if own is None or not own.search(one[0])
+    ]
     if differ:
         found.append(f"Settings other than the technique's differ between the arms: {listed(differ)}.")
     return tuple(found)
