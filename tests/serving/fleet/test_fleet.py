@@ -189,7 +189,7 @@ def script(text: str) -> tuple[str, ...]:
     ],
 )
 async def test_a_process_that_does_not_become_ready_is_explained(text, cause):
-    settings = SETTINGS.model_copy(update={"start_timeout_s": 0.7})
+    settings = SETTINGS.model_copy(update={"start_timeout_s": 0.7 if "not ready" in cause else 30})
     fleet = Fleet(EngineConfig(), settings, command=script(text))
     with pytest.raises(Unavailable, match=cause):
         await fleet.start()
@@ -219,7 +219,7 @@ s = socket.socket(socket.AF_UNIX)
 s.connect(sys.argv[2])
 ready = b"\\x82\\xa4type\\xa5Ready\\xa4info\\x81\\xa5model\\xa1m"
 s.sendall(struct.pack(">I", len(ready)) + ready)
-time.sleep(0.3)
+time.sleep(1)
 """
     settings = SETTINGS.model_copy(update={"restart_backoff_s": 0.2, "restart_backoff_max_s": 0.8})
     fleet = Fleet(EngineConfig(), settings, command=script(text))
@@ -240,7 +240,7 @@ async def test_an_engine_that_never_comes_back_is_given_up(tmp_path):
     text = (
         f"import pathlib, socket, struct, sys, time; log = pathlib.Path({str(tmp_path / 'log')!r});"
         "first = not log.exists(); log.touch(); first or sys.exit(7); s = socket.socket(socket.AF_UNIX);"
-        f"s.connect(sys.argv[2]); r = {ready}; s.sendall(struct.pack('>I', len(r)) + r); time.sleep(0.2)"
+        f"s.connect(sys.argv[2]); r = {ready}; s.sendall(struct.pack('>I', len(r)) + r); time.sleep(1)"
     )
     settings = SETTINGS.model_copy(update={"restart_backoff_s": 0.0, "max_failures": 3})
     fleet = Fleet(EngineConfig(), settings, command=script(text))

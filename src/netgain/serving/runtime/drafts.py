@@ -46,8 +46,10 @@ class DraftFiles(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """What the features of the target that it makes depend on."""
-        return "" if self.manifest is None else files_digest([Path(self.source) / WEIGHTS])
+        """What the features of the target that it makes depend on; layers of the target's own make none."""
+        if self.manifest is None or self.manifest.kind == "layers":
+            return ""
+        return files_digest([Path(self.source) / WEIGHTS])
 
 
 class Drafts(NamedTuple):

@@ -239,7 +239,7 @@ def test_an_answer_over_several_pieces_depends_on_its_request_alone(long, select
 
 
 def test_a_long_prompt_that_loses_its_room_is_counted_once(tiny):
-    longer = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
+    longer = SamplingParams(max_tokens=120, temperature=0.0, ignore_eos=True)
     chunks = Chunks(spans=LONG_SPANS, selection=Deviating(0.3))
     folder = tiny(num_hidden_layers=4, max_position_embeddings=2048).folder
     tight = {"cache": {"block_tokens": 8, "kv_tokens": 2640}, "scheduler": {"max_batch_tokens": 64, "max_running": 4}}
