@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from netgain.deciding.compare.document import document_of
 from netgain.deciding.compare.judging import Way, judge_sides
 from netgain.deciding.compare.outcome import Asked, Comparison, Side
 from netgain.deciding.compare.page import render_comparison
@@ -19,6 +20,7 @@ from netgain.deciding.compare.write import write_comparison
 from netgain.deciding.decide.quality import Judged
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.quality_gate import QualityGate
+from netgain.deciding.report.markdown import verdict_markdown
 from netgain.deciding.report.outcome import arm_report
 from netgain.deciding.verdict.store import read_verdict
 
@@ -104,6 +106,10 @@ def test_the_verdict_is_a_document_with_the_override_among_its_caveats(build, tm
     assert (document.technique.kind, document.quality.state) == ("lossy", "held")
     told = json.loads((tmp_path / "out/comparison.json").read_text())
     assert told["overrides"] == {"dtype": "<b>judged</b> elsewhere"}
+    text = (tmp_path / "out/report.md").read_text()
+    assert text.startswith("## ADOPT: http&#58;//candidate:1 against http&#58;//baseline:1\n")
+    assert "&lt;b&gt;judged&lt;/b&gt; elsewhere" in text
+    assert "<b>" not in text
 
 
 def test_quality_that_was_not_measured_holds_back_adoption_and_one_that_was_is_shown(build):
@@ -128,6 +134,7 @@ def test_a_scaling_comparison_is_shown_as_one_and_adopts_nothing(build):
     assert "output tokens/s per device" in text
     assert outcome.analysis.verdict.decision == "inconclusive"
     assert "SCALING" in render_comparison(outcome)
+    assert verdict_markdown(document_of(outcome), word=outcome.word).startswith("## SCALING: ")
 
 
 def test_a_slower_candidate_with_more_devices_is_not_rejected_either(build):
