@@ -37,6 +37,13 @@ GAUGES: Mapping[str, tuple[str, str]] = {
         "netgain_step_cost_drift_ratio",
         "Median of recent decode steps over what the curve says, when last compared.",
     ),
+    "draft_weight_bytes": ("netgain_draft_weight_bytes", "Weights that only draft."),
+    "draft_kv_token_bytes": (
+        "netgain_draft_kv_token_bytes",
+        "Bytes for drafting (the draft's KV, features kept for it) of every token in the KV cache.",
+    ),
+    "draft_kv_bytes": ("netgain_draft_kv_bytes", "These bytes over all tokens that the KV cache has room for."),
+    "suffix_index_bytes": ("netgain_suffix_index_bytes", "Memory of the suffix indexes, an upper estimate."),
     "http_tasks": (
         "netgain_http_tasks",
         "Tasks of the HTTP process's event loop: one or two per request, few without.",

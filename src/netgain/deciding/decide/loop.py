@@ -11,6 +11,7 @@ import msgspec
 from netgain.deciding.decide.candidates import choose, nothing_to_try, refuse_what_cannot_be_judged, without_lossy
 from netgain.deciding.decide.context import caveats_of, context, probed
 from netgain.deciding.decide.counted import committed_per_step
+from netgain.deciding.decide.drafts import copying, draft_account, drafter_on
 from netgain.deciding.decide.engines import (
     asking,
     baseline_flags,
@@ -42,8 +43,8 @@ from netgain.deciding.decide.server import Served, served_model, step_counts, wh
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.decide.sweeping import announcement, blocks_of, judge_trial
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
-from netgain.deciding.diagnose.hypotheses import Hypothesis, rank
-from netgain.deciding.diagnose.workload_classes import COPIES, workload_classes
+from netgain.deciding.diagnose.hypotheses import rank
+from netgain.deciding.diagnose.workload_classes import workload_classes
 from netgain.deciding.experiment.analyse import Terms
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.idle import find_spinners, give_turn
@@ -56,9 +57,8 @@ from netgain.deciding.experiment.trial_file import write_records
 from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.codecs_told import codecs_told
-from netgain.deciding.technique.drafter import Drafter, read_drafter
+from netgain.deciding.technique.drafter import read_drafter
 from netgain.deciding.technique.facts import Facts
-from netgain.deciding.technique.prediction import Prediction
 from netgain.deciding.verdict.deploy import deployable
 from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.client.narrator import Narrator
@@ -302,6 +302,7 @@ async def _try(
             ),
         ),
         drafting=drafted,
+        draft_account=await draft_account(chosen.name, arms, trial, drafted, facts.drafter),
         cache_state=await baseline.reset(),
         deploy=None if withheld else (arms[CANDIDATE] if adopt else baseline).command,
         deploy_note=switch.note if adopt or switch.verified else None,
@@ -323,24 +324,6 @@ async def _try(
             ),
         ),
     )
-
-
-def copying(facts: Facts, hypotheses: Sequence[Hypothesis]) -> dict[str, Prediction | None]:
-    """What copied drafts are predicted to do, also where another technique was asked for: it tells the workload's class."""
-    found = {one.technique: one.prediction for one in hypotheses}
-    for name in COPIES:
-        if name not in found:
-            copied = CATALOGUE[name]
-            found[name] = None if copied.cannot_apply(facts) else copied.predict(facts)
-    return found
-
-
-def drafter_on(settings: Settings, served: Served) -> Drafter | None:
-    """The draft that was named, with what a pass of it costs beside this server's steps."""
-    if settings.draft is None:
-        return None
-    drafter = read_drafter(settings.draft, settings.draft_survival, settings.draft_cost)
-    return drafter.on(None if served.work is None else served.work.step_weight_bytes)
 
 
 def _launch(stack: AsyncExitStack, settings: Settings, name: str, flags: Sequence[str], narrator: Narrator) -> Arm:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.verdict import change
 from netgain.deciding.report import figures, svg
+from netgain.deciding.report.must_report import reported
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.report.sweep_svg import sweep_svg
 from netgain.deciding.technique.prediction import Prediction
@@ -26,6 +27,7 @@ def render_html(outcome: Outcome) -> str:
             a=outcome.analysis,
             v=outcome.analysis.verdict if outcome.analysis else None,
             pictures=_pictures(outcome),
+            owed=reported(outcome),
             arms={arm.name: arm for arm in outcome.arms},
             BASELINE=BASELINE,
             CANDIDATE=CANDIDATE,

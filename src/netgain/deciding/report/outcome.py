@@ -15,6 +15,7 @@ from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.experiment.sweep import Sweep
+from netgain.deciding.report.draft_account import DraftAccount
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.deciding.technique.prediction import Prediction
 from netgain.deciding.verdict.document import Caveat, Deployable, HandoffCost
@@ -82,10 +83,12 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drafting(msgspec.Struct, frozen=True, kw_only=True):
-    """What speculation did in the candidate's blocks. `committed_per_step` counts all steps after the first token."""
+    """What speculation did in the candidate's blocks. `committed_per_step` counts all steps after the first token,
+    `wasted_per_token` the drafted tokens that did not stand, over all tokens of the answers."""
 
     counts: DraftCounts
     committed_per_step: float | None
+    wasted_per_token: float | None = None
 
 
 class ArmLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +143,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     workload_classes: tuple[WorkloadClass, ...] = ()
     grown: str | None = None
     counted: tuple[Counted, ...] = ()
+    draft_account: DraftAccount | None = None
 
 
 def arm_report(
@@ -192,14 +196,19 @@ def stage_shares(records: Sequence[ClientRecord]) -> dict[Stage, float]:
 
 def drafting(records: Iterable[ClientRecord]) -> Drafting | None:
     """Join the draft counts of the given requests; None when none of them drafted."""
-    counts, later, plain = DraftCounts(), 0, 0
+    counts, later, plain, output = DraftCounts(), 0, 0, 0
     for record in records:
         if not record.ok or record.server is None:
             continue
         tokens = max(0, record.server.output_tokens - 1)
         later += tokens
+        output += record.server.output_tokens
         plain += max(0, tokens - record.server.drafts.committed)
         counts.merge(record.server.drafts)
     if not counts.steps:
         return None
-    return Drafting(counts=counts, committed_per_step=later / (counts.steps + plain))
+    return Drafting(
+        counts=counts,
+        committed_per_step=later / (counts.steps + plain),
+        wasted_per_token=(sum(counts.drafted) - sum(counts.accepted)) / output if output else None,
+    )

@@ -32,6 +32,7 @@ from netgain.serving.runtime.build_store import build_store
 from netgain.serving.runtime.build_tiering import build_tiering
 from netgain.serving.runtime.codec_gate.serving import build_coder, measured_codecs, used_codecs
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings
+from netgain.serving.runtime.draft_memory import DraftMemory
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
 from netgain.serving.runtime.heap import give_back_freed_memory
 from netgain.serving.runtime.kept_step_cost import described, step_cost_store, upkeep_of
@@ -102,6 +103,7 @@ class BuiltEngine(NamedTuple):
     engine: Engine
     loaded: LoadedModel
     info: dict[str, Any]
+    draft_memory: DraftMemory
 
 
 def build_engine(
@@ -168,19 +170,10 @@ def build_engine(
         max_length=max_length,
         prefix_caching=config.cache.prefix_caching,
     )
+    text_proposer = None if drafts or speculation.method == "none" else _text_proposer(speculation)
     proposer: Proposer | ModelDrafts | None = drafts.proposer if drafts else None
-    if proposer is None and speculation.method != "none":
-        proposer = wrap_proposer(
-            build_proposer(
-                speculation.method,
-                ProposerOptions(
-                    k=speculation.k,
-                    lookup_min=speculation.lookup_min,
-                    lookup_max=speculation.lookup_max,
-                    suffix=SuffixOptions(**speculation.suffix.model_dump()),
-                ),
-            )
-        )
+    if text_proposer is not None:
+        proposer = wrap_proposer(text_proposer)
     longest = _longest_draft(speculation.k, draft, notes)
     steps = wrap_executor(executor)
     step_curve = StepCurve(
@@ -243,7 +236,7 @@ def build_engine(
         tiering=tiering,
         chunks=blending.store if blending else None,
     )
-    draft_weight_bytes = draft.weight_bytes if draft else 0
+    draft_weight_bytes, draft_token_bytes = (draft.weight_bytes, draft.token_bytes) if draft else (0, 0)
     info = EngineInfo(
         model=(config.model.name or loaded.name) + (NAME_SUFFIX if speculation.synthetic_rates else ""),
         source=config.model.source,
@@ -279,9 +272,20 @@ def build_engine(
         kv_lossy=coder is not None and coder.lossy,
         draft=draft.name if draft else None,
         draft_weight_bytes=draft_weight_bytes,
-        draft_kv_token_bytes=draft.token_bytes if draft else 0,
+        draft_kv_token_bytes=draft_token_bytes,
     )
-    return BuiltEngine(engine, loaded, msgspec.structs.asdict(info))
+    draft_memory = DraftMemory(draft_weight_bytes, draft_token_bytes, kv_tokens, text_proposer)
+    return BuiltEngine(engine, loaded, msgspec.structs.asdict(info), draft_memory)
+
+
+def _text_proposer(speculation: SpeculationSettings) -> Proposer:
+    options = ProposerOptions(
+        k=speculation.k,
+        lookup_min=speculation.lookup_min,
+        lookup_max=speculation.lookup_max,
+        suffix=SuffixOptions(**speculation.suffix.model_dump()),
+    )
+    return build_proposer(speculation.method, options)
 
 
 def _longest_draft(asked: int, draft: LoadedDraft | None, notes: list[str]) -> int:

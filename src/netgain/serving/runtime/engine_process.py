@@ -25,6 +25,7 @@ from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.protocols import Executor
 from netgain.serving.engine.request import Output
 from netgain.serving.runtime.config import EngineConfig
+from netgain.serving.runtime.draft_memory import DraftMemory
 from netgain.serving.runtime.messages import (
     Abort,
     Configure,
@@ -127,7 +128,9 @@ class _Process:
         try:
             self._say(Ready(msgspec.to_builtins(built.info)))
             threading.Thread(
-                target=self._heartbeats, args=(built.engine, collector, configure.heartbeat_s), daemon=True
+                target=self._heartbeats,
+                args=(built.engine, collector, built.draft_memory, configure.heartbeat_s),
+                daemon=True,
             ).start()
             await self._loop(built.engine, collector)
         finally:
@@ -192,7 +195,7 @@ class _Process:
                 return
         self._say(StepCostMeasured(asked.call, cost.to_json()))
 
-    def _heartbeats(self, engine: Engine, collector: Collector, period_s: float) -> None:
+    def _heartbeats(self, engine: Engine, collector: Collector, draft_memory: DraftMemory, period_s: float) -> None:
         """Runs on a thread and a connection of its own, since a step occupies the event loop for as long as it takes."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as pulse:
             pulse.connect(self._socket_path)
@@ -200,6 +203,7 @@ class _Process:
                 started_s = self._step_started_s
                 in_step_s = None if started_s is None else time.monotonic() - started_s
                 counters = collector.counters() | engine.step_curve.gauges() | engine.tier_counters()
+                counters |= draft_memory.gauges()
                 pulse.sendall(encode(Heartbeat(engine.stats(), counters, in_step_s)))
                 self._report.wait(period_s)
                 self._report.clear()

@@ -1,0 +1,106 @@
+"""What the loop knows of drafts: the one that was named, what copied ones would do, and the memory that they took."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import aiohttp
+
+from netgain.deciding.decide.server import CARD_TIMEOUT_S, Served, served_model, whole_number
+from netgain.deciding.decide.settings import Settings
+from netgain.deciding.diagnose.hypotheses import Hypothesis
+from netgain.deciding.diagnose.workload_classes import COPIES
+from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.conduct import Trial
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.report.draft_account import ArmMemory, DraftAccount
+from netgain.deciding.report.outcome import Drafting
+from netgain.deciding.technique.catalogue import CATALOGUE
+from netgain.deciding.technique.drafter import Drafter, read_drafter
+from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.prediction import Prediction
+from netgain.errors import Unavailable
+from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.observe.exposition import read_exposition
+from netgain.measuring.observe.names import Figure
+
+DRAFTING = ("ngram", "suffix", "draft", "heads")  # the techniques whose drafts are accounted for
+
+
+def copying(facts: Facts, hypotheses: Sequence[Hypothesis]) -> dict[str, Prediction | None]:
+    """What copied drafts are predicted to do, also where another technique was asked for: it tells the workload's class."""
+    found = {one.technique: one.prediction for one in hypotheses}
+    for name in COPIES:
+        if name not in found:
+            copied = CATALOGUE[name]
+            found[name] = None if copied.cannot_apply(facts) else copied.predict(facts)
+    return found
+
+
+def drafter_on(settings: Settings, served: Served) -> Drafter | None:
+    """The draft that was named, with what a pass of it costs beside this server's steps."""
+    if settings.draft is None:
+        return None
+    drafter = read_drafter(settings.draft, settings.draft_survival, settings.draft_cost)
+    return drafter.on(None if served.work is None else served.work.step_weight_bytes)
+
+
+async def draft_account(
+    technique: str, arms: Mapping[str, Arm], trial: Trial, drafted: Drafting | None, drafter: Drafter | None
+) -> DraftAccount | None:
+    """Of arms that still run. None where the technique is not one that drafts."""
+    if technique not in DRAFTING:
+        return None
+    return DraftAccount(
+        baseline=await arm_memory(arms[BASELINE].url),
+        candidate=await arm_memory(arms[CANDIDATE].url),
+        request_tokens=mean_tokens(seen.record for seen in trial.observations if seen.arm == BASELINE),
+        wasted_per_token=drafted.wasted_per_token if drafted else wasted_per_token(trial.figures.get(CANDIDATE, {})),
+        origin=drafter.origin or None if drafter is not None else None,
+    )
+
+
+async def arm_memory(url: str) -> ArmMemory:
+    """What the server there tells of its KV cache and its drafts; all None where it tells nothing."""
+    try:
+        told = (await served_model(url)).told
+    except Unavailable:
+        return ArmMemory()
+    return ArmMemory(
+        kv_tokens=whole_number(told.get("kv_tokens")),
+        kv_token_bytes=whole_number(told.get("kv_token_bytes")),
+        draft_weight_bytes=whole_number(told.get("draft_weight_bytes")),
+        draft_kv_token_bytes=whole_number(told.get("draft_kv_token_bytes")),
+        suffix_index_bytes=await _suffix_index_bytes(url),
+    )
+
+
+async def _suffix_index_bytes(url: str) -> int | None:
+    try:
+        timeout = aiohttp.ClientTimeout(total=CARD_TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/metrics") as response:
+            text = (await response.read()).decode()
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        return None
+    family = read_exposition(text, 0.0).families.get("netgain_suffix_index_bytes")
+    return int(sum(sample.value for sample in family.samples)) if family is not None and family.samples else None
+
+
+def mean_tokens(records: Iterable[ClientRecord]) -> float | None:
+    """Prompt and answer together, of the answered requests whose lengths are known."""
+    lengths = [
+        record.prompt_tokens + record.output_tokens
+        for record in records
+        if record.ok and record.prompt_tokens is not None and record.output_tokens is not None
+    ]
+    return sum(lengths) / len(lengths) if lengths else None
+
+
+def wasted_per_token(figures: Mapping[str, Figure]) -> float | None:
+    """By a server's counters, for engines that send no account with each answer. At least so many: a server counts drafts as
+    accepted that lie behind an answer's end."""
+    drafted, accepted, output = (
+        figures[name].gained if name in figures else None
+        for name in ("drafted_tokens", "accepted_tokens", "output_tokens")
+    )
+    if drafted is None or accepted is None or not output:
+        return None
+    return (drafted - accepted) / output
