@@ -1,6 +1,6 @@
 """netgain beside vLLM's CPU build, llama.cpp and OpenVINO GenAI: same machine, model, prompts and client, in one run.
 
-python -m benchmarks.peers [--install] [--json FILE] [--rounds N] [--only NAME...] [--measures NAME...].
+python -m benchmarks.peers [--install] [--tune] [--json FILE] [--rounds N] [--only NAME...] [--measures NAME...].
 Every server is started once and keeps running; one at a time is loaded, in an order that turns round every round, and those
 that burn a core while idle are frozen meanwhile. Figures are medians over rounds; `A_vs_B` is the median over rounds of the
 ratio within one round, above 1 where netgain is faster, `_low` and `_high` the lowest and highest round. Like is compared with
@@ -10,7 +10,9 @@ like (bf16 with bf16, and so on), and best with best: the best form of netgain a
 to the first token (`cold_start_s`: netgain's, files in the page cache). `rss`: resident GiB after all that, every server with
 room for the same number of KV tokens (1 GiB in 16 bit); `rss_vs_vllm_cpu` is netgain's share of vLLM's in bf16.
 `decode_bandwidth_share`: bytes of weights and KV that netgain's bf16 decode reads per second, of what the machine's memory was
-probed to give just before. `step_overhead_ms_b16` is that of `python -m benchmarks.step`, run just before.
+probed to give just before. `step_overhead_ms_b16` is that of `python -m benchmarks.step`, run just before. `--tune` first tries
+llama.cpp's `-ub` on every file of weights and keeps the best of them for this and later runs; untuned it is llama.cpp's default.
+`_context` says so, and which kernels netgain computed with: without a compiler its figures are those of the reference.
 """
 
 import asyncio
@@ -27,8 +29,8 @@ import psutil
 
 from benchmarks import _report
 from benchmarks._signals import cancelled_by_signals
-from benchmarks.peers import install, machine, ratios
-from benchmarks.peers.programs import KV_TOKENS, MODEL, Contender, contenders
+from benchmarks.peers import install, machine, ratios, tuning
+from benchmarks.peers.programs import KV_TOKENS, LLAMA_FORMS, MODEL, OPENVINO_KV, Contender, contenders, llama
 from benchmarks.peers.prompts import items
 from netgain.cost import roofline
 from netgain.deciding.experiment.arms.launched import LaunchedServer
@@ -84,6 +86,7 @@ MEASURES = (
 def main() -> None:
     parser = _report.arguments(__doc__)
     parser.add_argument("--install", action="store_true", help="install the peers first (several GB, up to an hour)")
+    parser.add_argument("--tune", action="store_true", help="try llama.cpp's -ub first and keep the best (minutes)")
     parser.add_argument("--rounds", type=int, default=3, help="times that everything is measured")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="engines or labels, e.g. netgain llama_cpp")
     parser.add_argument("--measures", nargs="+", choices=[measure.name for measure in MEASURES], metavar="NAME")
@@ -93,6 +96,8 @@ def main() -> None:
             raise UsageError(f"--rounds is {given.rounds}; it must be at least 1")
         if given.install:
             install.everything()
+        if given.tune:
+            asyncio.run(cancelled_by_signals(tune()))
         measures = [measure for measure in MEASURES if not given.measures or measure.name in given.measures]
         work = compare(set(given.only) if given.only else None, measures, given.rounds)
         figures, context = asyncio.run(cancelled_by_signals(work))
@@ -132,9 +137,53 @@ async def compare(
             seen = one.server.observe()
             results["rss"][one.label].append(seen.resident_bytes / 2**30 if seen else float("nan"))
         limits["decode_bandwidth_share"] = bandwidth_share(field, results, bytes_per_s)
-        shown = {one.label: " ".join(one.server.command).replace(str(Path.home()), "~") for one in field}
-    context = {"rounds": rounds, "kv_tokens": KV_TOKENS, "commands": shown, "load_average_after": psutil.getloadavg()}
+        context = {
+            "rounds": rounds,
+            "kv_tokens": KV_TOKENS,
+            "commands": {label: shown(server) for one in field for label, server in processes(one).items()},
+            "kernels": {one.label: machine.kernels(one.server.url) for one in field if one.engine == "netgain"},
+            "openvino_kv": OPENVINO_KV,
+            "llama_ubatch": {
+                kind: msgspec.to_builtins(tuning.tuned(kind, install.llama_folder())) for kind, _ in LLAMA_FORMS
+            },
+            "load_average_after": psutil.getloadavg(),
+        }
     return ratios.figures(field, results) | limits, context
+
+
+def processes(one: Contender) -> dict[str, LaunchedServer]:
+    """Every process of it by its name."""
+    return {server.name: server for server in (one.server, one.long) if server is not None}
+
+
+def shown(server: LaunchedServer) -> str:
+    return " ".join(server.command).replace(str(Path.home()), "~")
+
+
+async def tune() -> None:
+    """Tries every ubatch on every file of weights, in turns, and keeps the best. Raises UsageError and Unavailable."""
+    kinds = [form for form in LLAMA_FORMS if install.llama_file(form[0]).is_file()]
+    if not kinds:
+        raise UsageError("--tune tries llama.cpp, which is not installed: run with --install")
+    lengths = [measure for measure in MEASURES if measure.name in ("prefill_512", "prefill_2048")]
+    for kind, precision in kinds:
+        rates: dict[int, list[list[float]]] = {ubatch: [[] for _ in lengths] for ubatch in tuning.UBATCHES}
+        async with contextlib.AsyncExitStack() as stack:
+            logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            servers: dict[int, LaunchedServer] = {}
+            for ubatch in tuning.UBATCHES:
+                found = llama(kind, precision, logs / str(ubatch), ubatch).long
+                assert found is not None
+                servers[ubatch] = found
+                (logs / str(ubatch)).mkdir()
+                await start(stack, found)
+            for number in range(tuning.ROUNDS):
+                for ubatch in tuning.UBATCHES if number % 2 == 0 else tuning.UBATCHES[::-1]:
+                    for place, measure in enumerate(lengths):
+                        done = await ask(servers[ubatch], measure, f"tune-{number}")
+                        rates[ubatch][place].append(measure.read(done))
+        best = tuning.keep(kind, rates, install.llama_folder())
+        print(f"llama.cpp {kind}: -ub {best} reads prompts fastest", file=sys.stderr)
 
 
 def bandwidth_share(field: list[Contender], results: ratios.Results, bytes_per_s: float | None) -> float | None:

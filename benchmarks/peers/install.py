@@ -57,7 +57,7 @@ def vllm() -> None:
 
 def llama_cpp(gguf: Path) -> None:
     """llama-server, and the shipped file requantised to the other types."""
-    home = folder() / "llama.cpp"
+    home = llama_folder()
     build = home / "build"
     if not (build / "bin/llama-server").is_file():
         home.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,12 @@ def llama_cpp(gguf: Path) -> None:
             part.replace(llama_file(kind))
 
 
+def llama_folder() -> Path:
+    return folder() / "llama.cpp"
+
+
 def llama_file(kind: str) -> Path:
-    return folder() / "llama.cpp" / f"{kind}.gguf"
+    return llama_folder() / f"{kind}.gguf"
 
 
 def openvino(model: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from benchmarks import _report
 from netgain.doctor.probe import probe_machine
@@ -38,6 +39,16 @@ def step_overhead() -> dict[str, _report.Figure]:
 
 def decode_bytes(url: str, mean_context: float) -> float:
     """Bytes that a netgain server reads to decode one token behind `mean_context` tokens, as it says of itself."""
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=10.0) as answer:
-        about = json.load(answer)["data"][0]["netgain"]
+    about = _about(url)
     return float(about["step_weight_bytes"] + about["kv_token_bytes"] * mean_context)
+
+
+def kernels(url: str) -> str:
+    """Which kernels a netgain server computes with, as it says of itself, and why where they are not the compiled ones."""
+    about = _about(url)
+    return f"{about['kernels']} ({about['kernels_note']})" if about["kernels_note"] else str(about["kernels"])
+
+
+def _about(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=10.0) as answer:
+        return dict(json.load(answer)["data"][0]["netgain"])

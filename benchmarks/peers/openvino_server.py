@@ -1,8 +1,8 @@
 """The least OpenAI-compatible server around OpenVINO GenAI's continuous batching, run with its own Python.
 
-python openvino_server.py MODEL_FOLDER PORT KV_GIB PRECISION. Takes /v1/completions with a text prompt, max_tokens, greedy, always
-streaming with the running usage in every chunk, as netgain's client asks for it; nothing else. The step loop runs in a
-thread, its lock is never held while a client is written to.
+python openvino_server.py MODEL_FOLDER PORT KV_GIB PRECISION KV_PRECISION. Takes /v1/completions with a text prompt, max_tokens,
+greedy, always streaming with the running usage in every chunk, as netgain's client asks for it; nothing else. The step loop runs
+in a thread, its lock is never held while a client is written to.
 """
 
 import asyncio
@@ -15,13 +15,16 @@ from aiohttp import web
 
 
 def main() -> None:
-    folder, port, kv_gib, precision = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    folder, port, kv_gib = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    precision, kv_precision = sys.argv[4:6]
     scheduler = genai.SchedulerConfig()
     scheduler.cache_size = kv_gib
     scheduler.max_num_batched_tokens = 2048
     scheduler.max_num_seqs = 64
     scheduler.enable_prefix_caching = False
-    hints = {"INFERENCE_PRECISION_HINT": precision} if precision != "auto" else {}
+    hints = {"KV_CACHE_PRECISION": kv_precision}  # without it models that were exported quantised keep KV in 8 bits
+    if precision != "auto":
+        hints["INFERENCE_PRECISION_HINT"] = precision
     pipe = genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", hints)
     app = web.Application()
     app["engine"] = Engine(pipe)

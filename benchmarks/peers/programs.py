@@ -1,4 +1,11 @@
-"""Every server of the comparison: which engine, in which weight precision, started how."""
+"""Every server of the comparison: which engine, in which weight precision, started how.
+
+All have room for the same number of KV tokens (KV_TOKENS), which 1 GiB holds in 16 bit, and all keep KV in 16 bit: netgain and
+vLLM in bf16, llama.cpp in f16 (its default), OpenVINO in f16, which has to be said to it where its model was exported quantised.
+llama.cpp gives every sequence a slot of its own, KV_TOKENS / MAX_RUNNING tokens each, which it rounds up to whole 256 (5 % more
+in all). Prompts are read (the prefill measurements) by a second llama.cpp process with one slot of MAX_MODEL_LEN tokens, since
+the longest fit no slot of the first; resident memory is that of the first.
+"""
 
 import os
 import sys
@@ -8,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from benchmarks.peers import install
+from benchmarks.peers.tuning import tuned
 from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
 from netgain.deciding.experiment.arms.vllm import first_error
 
@@ -16,17 +24,24 @@ KV_GIB = 1
 KV_TOKENS = 46_592  # what 1 GiB holds of the default model's KV in 16 bit (23,040 bytes per token), whole blocks of 16
 MAX_MODEL_LEN = 8192
 MAX_RUNNING = 32
-LLAMA_SLOT_TOKENS = 512  # per sequence in the batch form: 256 in, 128 out
+LLAMA_SLOT_TOKENS = KV_TOKENS // MAX_RUNNING
+OPENVINO_KV = "f16"
 CORES = len(os.sched_getaffinity(0))
 
 Precision = Literal["bf16", "int8", "int4"]
+LLAMA_FORMS: tuple[tuple[str, Precision], ...] = (
+    ("Q4_0", "int4"),
+    ("Q4_1", "int4"),
+    ("Q8_0", "int8"),
+    ("BF16", "bf16"),
+)
 # What vLLM's CPU guide preloads: an allocator, and the OpenMP library that its wheel depends on.
 _ALLOCATORS = ("/usr/lib/*/libtcmalloc_minimal.so.4", "/usr/lib64/libtcmalloc_minimal.so.4")
 
 
 class Contender(msgspec.Struct, frozen=True):
-    """`long` serves the prefill measurements where an engine must be started differently for them (llama.cpp gives every
-    slot an equal part of its context); None: the same server does."""
+    """`long` is a second process, beside `server`, which serves the prefill measurements where an engine must be started
+    differently for them (llama.cpp gives every slot an equal part of its context); None: the same server does."""
 
     engine: str
     precision: Precision
@@ -42,8 +57,8 @@ def contenders(names: set[str] | None, logs: Path) -> list[Contender]:
         *netgain_forms(logs),
         *([vllm(logs)] if (install.folder() / "vllm/ready").is_file() else []),
         *(
-            llama(kind, precision, logs)
-            for kind, precision in (("Q4_0", "int4"), ("Q4_1", "int4"), ("Q8_0", "int8"), ("BF16", "bf16"))
+            llama(kind, precision, logs, tuned(kind, install.llama_folder()).ubatch)
+            for kind, precision in LLAMA_FORMS
             if install.llama_file(kind).is_file()
         ),
         *(openvino(p, logs) for p in install.OPENVINO_WEIGHTS if install.openvino_model(p).is_dir()),
@@ -110,20 +125,33 @@ def vllm(logs: Path, label: str = "vllm_cpu", extra: tuple[str, ...] = ()) -> Co
     return Contender("vllm_cpu", "bf16", label, LaunchedServer(label, program, logs / f"{label}.log"), spins=True)
 
 
-def llama(kind: str, precision: Precision, logs: Path) -> Contender:
+def llama(kind: str, precision: Precision, logs: Path, ubatch: int) -> Contender:
+    """`ubatch`: tokens of a prompt that are computed at once (see tuning.py), in both of its processes."""
     label = f"llama_{kind.lower()}"
 
     def form(name: str, *shape: str) -> LaunchedServer:
-        words = ("-m", str(install.llama_file(kind)), "-t", str(CORES), "-tb", str(CORES), *shape, "-fa", "on")
+        words = (
+            "-m",
+            str(install.llama_file(kind)),
+            "-t",
+            str(CORES),
+            "-tb",
+            str(CORES),
+            *shape,
+            "-ub",
+            str(ubatch),
+            "-fa",
+            "on",
+        )
         more = ("--no-webui", "--alias", MODEL, "--host", "127.0.0.1", "--no-cache-prompt")
-        binary = install.folder() / "llama.cpp/build/bin/llama-server"
+        binary = install.llama_folder() / "build/bin/llama-server"
         program = Program(
             command=lambda port: (str(binary), *words, *more, "--port", str(port)),
             shown=("llama-server", *words, *more),
         )
         return LaunchedServer(name, program, logs / f"{name}.log")
 
-    batch = form(label, "-np", str(MAX_RUNNING), "-c", str(MAX_RUNNING * LLAMA_SLOT_TOKENS), "-ub", "512")
+    batch = form(label, "-np", str(MAX_RUNNING), "-c", str(MAX_RUNNING * LLAMA_SLOT_TOKENS))
     return Contender(
         "llama_cpp", precision, label, batch, long=form(f"{label}_long", "-np", "1", "-c", str(MAX_MODEL_LEN))
     )
@@ -141,7 +169,8 @@ def openvino(precision: str, logs: Path) -> Contender:
             str(port),
             str(KV_GIB),
             hint,
+            OPENVINO_KV,
         ),
-        shown=("openvino_server.py", str(model), "PORT", str(KV_GIB), hint),
+        shown=("openvino_server.py", str(model), "PORT", str(KV_GIB), hint, OPENVINO_KV),
     )
     return Contender("openvino", precision, label, LaunchedServer(label, program, logs / f"{label}.log"))  # type: ignore[arg-type]
