@@ -9,7 +9,7 @@ true effect is none, and a planted one scales the candidate's times.
 There are two recordings, of a quiet machine and of one on which other work ran; half of the experiments are of each.
 `false_adopt_rate`, `false_reject_rate`: of equal arms, in the recording where it is higher. `coverage_95`: intervals that hold
 the truth, over equal and planted arms, in the recording where it is farther from 95 %. `power_at_5_percent`: candidates 1.05x
-as fast that are adopted, and `loss_found_at_5_percent`: as slow that are rejected, on the quiet machine.
+as fast that are adopted, and `loss_found_at_5_percent`: as slow that are rejected, in the recording where it is lower.
 `half_percent_inconclusive`: candidates 0.5 % slower on which nothing is decided, the lower. Every figure is also there by
 recording, with `starts_mean`, `detectable_effect` (the median of what verdicts themselves say they could find) and
 `cpu_s_per_verdict`.
@@ -19,7 +19,7 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -46,6 +46,13 @@ SMALL_LOSS = 1 / 1.005
 RECORDINGS = Path(__file__).parent / "recordings"
 QUIET, BUSY = "quiet", "busy"
 RECORDED_TOKENS = 32
+Judge = Callable[[Sequence[Observation], Terms], Analysis]
+# At least and at most. The share of 2,000 intervals has a standard error of 0.005, so coverage may lie two of them below 0.93.
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "false_adopt_rate": (0.0, 0.05),
+    "coverage_95": (0.92, 0.97),
+    "power_at_5_percent": (0.8, 1.0),
+}
 SWAPPED = {BASELINE: CANDIDATE, CANDIDATE: BASELINE}  # in recordings the baseline is the server started first
 
 
@@ -75,27 +82,31 @@ def main() -> None:
 
 
 def summary(each: dict[str, dict[str, float]]) -> dict[str, _report.Figure]:
-    """The figures asked for, the worst over recordings where it is an error, and those of each recording."""
-    quiet = next(iter(each.values()))
+    """The figures asked for, each of the recording where it is worst, and those of each recording."""
     return {
         "false_adopt_rate": max(one["false_adopt_rate"] for one in each.values()),
         "false_reject_rate": max(one["false_reject_rate"] for one in each.values()),
         "coverage_95": max((one["coverage_95"] for one in each.values()), key=lambda found: abs(found - 0.95)),
-        "power_at_5_percent": quiet["power_at_5_percent"],
-        "loss_found_at_5_percent": quiet["loss_found_at_5_percent"],
+        "power_at_5_percent": min(one["power_at_5_percent"] for one in each.values()),
+        "loss_found_at_5_percent": min(one["loss_found_at_5_percent"] for one in each.values()),
         "half_percent_inconclusive": min(one["half_percent_inconclusive"] for one in each.values()),
         "starts": FULL.starts,
         **{f"{name}_{figure}": value for name, one in each.items() for figure, value in one.items()},
     }
 
 
-def measure(recording: Recording, experiments: int, seed: int = SEED) -> dict[str, float]:
+def missed(figures: Mapping[str, float]) -> tuple[str, ...]:
+    """Which of the limits that verdicts must keep these figures do not, by name; a judge that decides nothing misses some."""
+    return tuple(name for name, (low, high) in LIMITS.items() if not low <= figures[name] <= high)
+
+
+def measure(recording: Recording, experiments: int, seed: int = SEED, judge: Judge = analyse) -> dict[str, float]:
     """All figures of one recording, from `experiments` of equal arms and as many with a planted gain."""
     began = time.process_time()
-    equal = verdicts(recording, experiments, 1.0, seed)
-    faster = verdicts(recording, experiments, EFFECT, seed + 1)
-    slower = verdicts(recording, max(1, experiments // 4), 1 / EFFECT, seed + 2)
-    barely = verdicts(recording, max(1, experiments // 4), SMALL_LOSS, seed + 3)
+    equal = verdicts(recording, experiments, 1.0, seed, judge)
+    faster = verdicts(recording, experiments, EFFECT, seed + 1, judge)
+    slower = verdicts(recording, max(1, experiments // 4), 1 / EFFECT, seed + 2, judge)
+    barely = verdicts(recording, max(1, experiments // 4), SMALL_LOSS, seed + 3, judge)
     spent_s = time.process_time() - began
     covered = [covers(found, 1.0) for found in equal] + [covers(found, EFFECT) for found in faster]
     return {
@@ -114,12 +125,12 @@ def measure(recording: Recording, experiments: int, seed: int = SEED) -> dict[st
     }
 
 
-def verdicts(recording: Recording, count: int, speedup: float, seed: int) -> list[Analysis]:
+def verdicts(recording: Recording, count: int, speedup: float, seed: int, judge: Judge = analyse) -> list[Analysis]:
     """Judge `count` experiments; the truth is that the candidate is `speedup` times as fast."""
     generator = np.random.default_rng(seed)
     hastened = [[scaled(seen, speedup) for seen in part] for part in recording.rounds]
     return [
-        analyse(draw(recording, hastened, generator), Terms(promises_identity=True, seed=number))
+        judge(draw(recording, hastened, generator), Terms(promises_identity=True, seed=number))
         for number in range(count)
     ]
 
