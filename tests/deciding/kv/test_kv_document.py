@@ -43,7 +43,7 @@ def outcome(trial):
             ),
             confidence=EACH,
             steps=steps,
-            caveats=tuple(caveats(found, steps, None)),
+            caveats=tuple(caveats(found, steps, None, {})),
             cannot_show=("other loads",),
             server={"model": "<m>"},
             commands={"off": ("netgain", "serve", "<m>")},
@@ -88,11 +88,12 @@ def test_the_terminal_says_the_same(outcome):
 
 def test_what_spoils_the_experiment_is_a_caveat(trial):
     found = trial(forgotten=(Forgotten(files=8, resident=None),) * 2, late=90)
-    said = caveats(found, judge(found, 0), "no room")
+    said = caveats(found, judge(found, 0), "no room", {"kernels": "torch-2.13.0-cpu-v3", "device": "cpu"})
+    assert "reference kernels (torch-2.13.0-cpu-v3" in said[0]
     assert sum("does not tell whether the tier's files" in one for one in said) == 1
     assert any("could not be measured (no room)" in one for one in said)
     assert any("requests late" in one for one in said)
-    assert caveats(trial(), judge(trial(), 0), None) == []
+    assert caveats(trial(), judge(trial(), 0), None, {"kernels": "compiled"}) == []
 
 
 def test_an_experiment_that_shows_nothing_about_loading_tells_nothing(outcome):

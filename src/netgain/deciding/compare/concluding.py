@@ -18,6 +18,7 @@ from netgain.deciding.experiment.conduct import Trial, how_far
 from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.report.outcome import arm_report
+from netgain.measuring.measurement.reference_kernels import reference_kernels
 from netgain.wording import count
 
 ADVICE_OF_STARTS = "the full form (without --quick) or more --starts, while nothing else uses the servers' machine"
@@ -121,6 +122,11 @@ def _asked(settings: Settings, ready: Prepared, design: Design) -> Asked:
 
 def _caveats(ready: Prepared, design: Design) -> tuple[str, ...]:
     said = [f"{name}: {note}" for name, one in ready.met.items() for note in one.notes]
+    said += [
+        f"{name}: {told}"
+        for name, one in ready.met.items()
+        if (told := reference_kernels(one.server.engine, one.server.said)) is not None
+    ]
     hosts = {one.base.partition("://")[2].rpartition(":")[0].strip("[]") for one in ready.met.values()}
     if hosts & set(LOOPBACK):
         said.append(

@@ -24,6 +24,7 @@ from netgain.deciding.experiment.verdict import Check
 from netgain.deciding.report.outcome import ArmReport, arm_report
 from netgain.errors import UsageError
 from netgain.measuring.client.narrator import Narrator
+from netgain.measuring.measurement.reference_kernels import reference_kernels
 from netgain.wording import count
 
 ADVICE = (
@@ -249,6 +250,10 @@ def _caveats(sides: dict[str, tuple[Loaded, ...]], seen: Paired, timing: Row) ->
     tools = {one.measurement.source.tool for side in sides.values() for one in side}
     if len(tools) > 1:
         said.append(f"Measured by different tools ({', '.join(sorted(tools))}), which define latencies differently.")
+    for name, side in sides.items():
+        servers = [one.measurement.server for one in side]
+        told = dict.fromkeys(reference_kernels(server.engine, server.said) for server in servers)
+        said += [f"{name}: {one}" for one in told if one is not None]
     unsalted = [name for name, side in sides.items() if not all(one.measurement.load.salted for one in side)]
     if unsalted:
         said.append(

@@ -11,6 +11,7 @@ from netgain.deciding.decide.server import Served
 from netgain.deciding.verdict.document import Caveat
 from netgain.errors import UsageError
 from netgain.folders import cache_folder
+from netgain.measuring.measurement.reference_kernels import reference_kernels
 
 Context = dict[str, str | int | float | None]
 
@@ -37,7 +38,10 @@ def _version(package: str) -> str | None:
 
 def caveats_of(served: Served) -> tuple[Caveat, ...]:
     """What the engine itself says of its settings."""
-    notes = [served.told.get(name) for name in ("settings_note", "kernels_note")]
+    notes = [
+        served.told.get("settings_note"),
+        reference_kernels("netgain", served.told) or served.told.get("kernels_note"),
+    ]
     return tuple(
         Caveat(says=note, engine="netgain", source="/v1/models of the baseline")
         for note in notes

@@ -3,6 +3,7 @@
 import datetime
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from http import HTTPStatus
 from pathlib import Path
@@ -22,6 +23,7 @@ from netgain.deciding.kv.settings import Settings
 from netgain.errors import Unavailable, UsageError
 from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.client.narrator import Narrator
+from netgain.measuring.measurement.reference_kernels import reference_kernels
 from netgain.wording import count
 
 STEP_COST_BUDGET_S = 3.0
@@ -77,7 +79,7 @@ async def experiment(settings: Settings, narrator: Narrator) -> KVExperiment:
         asked=_asked(settings),
         confidence=EACH,
         steps=steps,
-        caveats=tuple(caveats(trial, steps, without)),
+        caveats=tuple(caveats(trial, steps, without, served.told)),
         cannot_show=CANNOT_SHOW,
         server=served.told,
         commands=commands,
@@ -147,9 +149,12 @@ def _stopped(trial: Trial, settings: Settings) -> str | None:
     return f"interrupted after {trial.repeats} of {count(settings.form.repeats, 'repeat')}"
 
 
-def caveats(trial: Trial, steps: tuple[Step, ...], without_cost: str | None) -> list[str]:
-    """What of the run keeps its figures from being what they seem. `without_cost`: why the step cost could not be measured."""
-    found = list(dict.fromkeys(said for one in trial.forgotten if (said := one.says) is not None))
+def caveats(trial: Trial, steps: tuple[Step, ...], without_cost: str | None, told: Mapping[str, object]) -> list[str]:
+    """What of the run keeps its figures from being what they seem. `without_cost`: why the step cost could not be measured;
+    `told`: what the servers say of themselves."""
+    reference = reference_kernels("netgain", told)
+    found = [] if reference is None else [reference]
+    found += list(dict.fromkeys(said for one in trial.forgotten if (said := one.says) is not None))
     if without_cost is not None:
         found.append(f"What a step costs could not be measured ({without_cost}), so the policy began without it.")
     if wrong := sum(step.differing for step in steps):

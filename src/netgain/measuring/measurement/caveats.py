@@ -4,6 +4,7 @@ from urllib.parse import urlsplit
 
 from netgain.measuring.client.summary import LittlesLaw, format_seconds
 from netgain.measuring.measurement.ask import Ask
+from netgain.measuring.measurement.reference_kernels import reference_kernels
 from netgain.measuring.measurement.result import Measurement
 from netgain.measuring.measurement.server import Met
 from netgain.wording import count
@@ -22,6 +23,9 @@ def caveats_of(measurement: Measurement, met: Met, ask: Ask) -> tuple[str, ...]:
     said += [
         f"The server began again or changed while it was measured: {change}." for change in measurement.restarts or ()
     ]
+    reference = reference_kernels(measurement.server.engine, measurement.server.said)
+    if reference is not None:
+        said.append(reference)
     if summary.failed:
         kinds = ", ".join(f"{number} {kind.value}" for kind, number in summary.errors.items())
         said.append(

@@ -1,7 +1,6 @@
-"""What measuring quality found: one server, or two beside each other; the document that `netgain quality --json` prints."""
+"""What measuring quality found: one server, or two beside each other."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 
@@ -12,9 +11,6 @@ from netgain.measuring.quality.near_ties import Sameness
 from netgain.measuring.quality.paired_scores import Paired
 from netgain.measuring.quality.perplexity import Perplexity
 from netgain.measuring.quality.teacher_forcing import Scored, Unscored
-
-SCHEMA: Literal["netgain.quality"] = "netgain.quality"
-VERSION = 1
 
 
 class ServerQuality(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +49,6 @@ class QualityComparison(msgspec.Struct, frozen=True, kw_only=True):
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """`candidate` and `comparison` are None when a single server was asked."""
 
-    schema: Literal["netgain.quality"] = SCHEMA
-    version: int = VERSION
     netgain: str
     began_unix_s: float
     seconds: float
