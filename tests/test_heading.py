@@ -3,17 +3,20 @@
 import msgspec
 import pytest
 
+from netgain.cli.quality import QualityDocument
 from netgain.deciding.compare.outcome import Comparison
+from netgain.deciding.kv.outcome import KVExperiment
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.verdict.document import VerdictDocument
 from netgain.errors import UsageError
 from netgain.heading import check_heading, heading_of
 from netgain.measuring.measurement.result import Measurement
-from netgain.measuring.quality.result import Quality
 from netgain.measuring.record.entry import Recording
 
 
-@pytest.mark.parametrize("document", [Comparison, Outcome, VerdictDocument, Measurement, Quality, Recording])
+@pytest.mark.parametrize(
+    "document", [Comparison, Outcome, VerdictDocument, Measurement, QualityDocument, Recording, KVExperiment]
+)
 def test_a_document_begins_with_schema_and_version(document):
     first, second = msgspec.structs.fields(document)[:2]
     assert (first.name, second.name) == ("schema", "version")

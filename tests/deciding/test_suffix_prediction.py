@@ -74,6 +74,7 @@ def test_netgain_and_vllm_have_switches_and_only_started_ones_count_as_checked()
     assert "engine.speculation.suffix.factor=2.0" in switch.flags
     other = technique("suffix").switch_on("vllm", setting)
     assert not other.verified
+    assert other.read_from.startswith("0.32.0")
     assert '"suffix_decoding_max_spec_factor": 2.0' in other.flags[1]
     for engine in ("llama.cpp", "sglang", "tgi"):
         with pytest.raises(UsageError, match="no switch"):

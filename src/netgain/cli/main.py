@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "compare": Command(
         "netgain.cli.compare:compare",
-        "Compare two running servers, or two results, under the rule of equal resources.",
+        "Compare two servers, running or started for it, or two results, under the rule of equal resources.",
     ),
     "serve": Command("netgain.cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
     "keys": Command("netgain.cli.keys:app", "Make, list or revoke API keys of a server."),

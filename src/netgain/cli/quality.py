@@ -1,7 +1,7 @@
 """`netgain quality`: how well a running server predicts and answers, and what a second one beside it loses."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -98,14 +98,20 @@ def quality(
     return AGAINST if gate and judged is not None and judged.state == "fail" else DONE
 
 
-class _Document(msgspec.Struct, frozen=True):
+class QualityDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--json` prints. `gate` None: a single server was asked, so nothing was judged."""
+
+    schema: Literal["netgain.quality"] = "netgain.quality"
+    version: int = 2
     quality: Quality
     gate: QualityGate | None
 
 
 def _print(found: Quality, judged: QualityGate | None, console: Console, json: bool) -> None:
     if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(_Document(found, judged))).decode() + "\n")
+        sys.stdout.write(
+            msgspec.json.format(msgspec.json.encode(QualityDocument(quality=found, gate=judged))).decode() + "\n"
+        )
         return
     show(found, console)
     if judged is not None:

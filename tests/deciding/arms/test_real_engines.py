@@ -1,5 +1,6 @@
-"""Every switch that is called verified starts the real engine, which then drafts; caches are reset for real. Needs the peers
-that `python -m benchmarks.peers --install` installs."""
+"""Every switch that is called verified for vLLM or llama.cpp starts the real engine, which then drafts; llama.cpp's for a draft
+model is tried here too, and is called verified once that has passed. Caches are reset for real. Needs the peers that `python -m
+benchmarks.peers --install` installs."""
 
 import os
 
@@ -15,6 +16,7 @@ from netgain.deciding.experiment.arms.llama_cpp import launched_llama_cpp
 from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.arms.vllm import launched_vllm
 from netgain.deciding.experiment.conduct import Asking
+from netgain.deciding.technique.draft_switches import model_switch
 from netgain.deciding.technique.ngram_switches import ngram_switch
 from netgain.errors import Unavailable
 from netgain.measuring.client.options import Options
@@ -94,6 +96,12 @@ async def test_llama_cpp_starts_with_the_ngram_switch_drafts_and_is_reset(tmp_pa
     _, cold = await check(llama_cpp(tmp_path, switch.flags), "llama.cpp", False, switch.flags)
     assert cold.again > 0.9 * cold.prompt_tokens
     assert cold.after_reset == 0
+
+
+async def test_llama_cpp_starts_with_a_draft_model_drafts_and_is_reset(tmp_path, leaves_no_process):
+    """The draft is the model itself, so that its drafts stand."""
+    switch = model_switch("llama.cpp", {"k": 3, "draft": str(install.llama_file("Q8_0")), "kind": "model"})
+    await check(llama_cpp(tmp_path, switch.flags), "llama.cpp", False, switch.flags)
 
 
 async def test_llama_cpp_without_a_prompt_cache_is_cold_without_a_reset(tmp_path, leaves_no_process):

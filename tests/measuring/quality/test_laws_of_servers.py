@@ -204,6 +204,7 @@ def test_the_command_gates_a_disturbed_candidate(served, tmp_path, capsys) -> No
     asked = ["quality", plain, "--against", disturbed, "--texts", str(texts), "--answers", "2", "--gate"]
     assert run([*asked, "--json"]) == 4
     told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], told["version"]) == ("netgain.quality", 2)
     assert told["gate"]["state"] == "fail"
     assert told["quality"]["comparison"]["divergence"]["kl"]["positions"] > 2000
     assert run(asked) == 4

@@ -28,7 +28,10 @@ class Blending:
     relieves = (
         "prefill of prompts made of the same documents in ever another order or company, which no prefix cache finds"
     )
-    brings = "answers that may differ, computing each chunk once by itself, memory for chunks, and a long step that is not cut"
+    brings = (
+        "answers that may differ, computing each chunk once by itself, memory for chunks, and steps of up to 512 tokens of a "
+        "prompt, also where the engine's budget for a step is smaller"
+    )
     kind: Kind = "lossy"
     reuses = True
     must_report = (
@@ -82,7 +85,7 @@ class Blending:
                 "what the calibrated ratio computes anew; without a calibration that is everything, and nothing is saved",
                 "the first layer, which computes all tokens to find those that deviate",
                 "chunks that are not there yet and are computed by themselves first",
-                "neighbours' steps: a prompt with chunks is computed in one step, however long",
+                "neighbours' steps: a prompt with chunks is computed in pieces of 512 tokens, a step each, whatever the budget",
             ),
         )
 

@@ -29,7 +29,7 @@ def model_switch(engine: str, setting: Setting) -> SwitchOn:
         case "llama.cpp":
             if not source.endswith(".gguf"):
                 raise UsageError(f"llama.cpp reads GGUF files, and the draft {source} is none")
-            return _llama_cpp("draft-simple", source, k, checked_with=(_LLAMA_CPP,))
+            return _llama_cpp("draft-simple", source, k)
     raise UsageError(f"a draft model has no switch for {engine!r}; known are netgain, vllm, sglang, llama.cpp")
 
 
@@ -46,7 +46,7 @@ def heads_switch(engine: str, setting: Setting) -> SwitchOn:
     if engine == "sglang" and kind in _SGLANG_ALGORITHMS:
         return _sglang(_SGLANG_ALGORITHMS[kind], source, k)
     if engine == "llama.cpp" and kind in _LLAMA_TYPES:
-        return _llama_cpp(_LLAMA_TYPES[kind], source, k, read_from=f"{_LLAMA_CPP}, llama-server --help")
+        return _llama_cpp(_LLAMA_TYPES[kind], source, k)
     own = " (trained by netgain, whose files no other engine reads)" if kind in _NETGAINS_OWN else ""
     raise UsageError(f"heads of the kind {kind}{own} have no switch for {engine!r}")
 
@@ -74,9 +74,7 @@ def _sglang(algorithm: str, source: str, k: str) -> SwitchOn:
     return SwitchOn(engine="sglang", flags=flags, checked_with=(), read_from=_SGLANG)
 
 
-def _llama_cpp(
-    kind: str, source: str, k: str, *, checked_with: tuple[str, ...] = (), read_from: str | None = None
-) -> SwitchOn:
+def _llama_cpp(kind: str, source: str, k: str) -> SwitchOn:
     model = () if kind == "draft-mtp" else ("-md", source)
     flags = ("--spec-type", kind, *model, "--spec-draft-n-max", k)
-    return SwitchOn(engine="llama.cpp", flags=flags, checked_with=checked_with, read_from=read_from)
+    return SwitchOn(engine="llama.cpp", flags=flags, checked_with=(), read_from=f"{_LLAMA_CPP}, llama-server --help")

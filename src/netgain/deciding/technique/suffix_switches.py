@@ -42,7 +42,7 @@ def _vllm(setting: Setting) -> SwitchOn:
         engine="vllm",
         flags=("--speculative-config", json.dumps(config)),
         checked_with=(),
-        read_from="vLLM's configuration class; needs arctic-inference",
+        read_from="0.32.0 (vllm/config/speculative.py); needs arctic-inference",
     )
 
 

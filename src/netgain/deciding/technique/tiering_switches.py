@@ -59,7 +59,9 @@ def _sglang(setting: Setting) -> SwitchOn:
         flags = ("--enable-hierarchical-cache", "--hicache-size", str(gigabytes))
         if setting["tier"] == "disk":
             flags = (*flags, "--hicache-storage-backend", "file")
-    return SwitchOn(engine="sglang", flags=flags, checked_with=(), read_from="the main branch of August 2026")
+    return SwitchOn(
+        engine="sglang", flags=flags, checked_with=(), read_from="0.5.18 (sgl-project/sglang at d315eb725044)"
+    )
 
 
 def _llama_cpp(setting: Setting) -> SwitchOn:
