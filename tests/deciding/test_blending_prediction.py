@@ -6,6 +6,7 @@ import pytest
 from netgain.deciding.technique.blending import Blending
 from netgain.errors import UsageError
 from netgain.ledger.records import BlendCounts
+from netgain.serving.tiers.blending.selection import PIECE_TOKENS
 
 
 def test_a_switch_for_other_engines_is_refused_with_the_reason():
@@ -30,6 +31,12 @@ def test_the_prediction_is_the_chunks_share_of_the_prefill_as_an_upper_limit(mak
     assert predicted.net_s == pytest.approx(prefill * 60 / one.server.prompt_tokens)
     assert "upper limit" in predicted.basis
     assert predicted.setting == {"ratio": "calibrated"}
+
+
+def test_what_others_wait_for_is_said_as_the_engine_computes_it(make_facts):
+    pieces = f"{PIECE_TOKENS} tokens"
+    assert pieces in Blending.brings
+    assert any(pieces in one for one in Blending().predict(make_facts(60)).not_covered)
 
 
 @pytest.fixture
