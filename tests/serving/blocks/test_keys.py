@@ -49,7 +49,8 @@ def test_keys_are_the_same_in_every_process() -> None:
 
 @pytest.mark.parametrize("field", Namespace.__struct_fields__)
 def test_every_field_of_the_namespace_changes_every_key(field: str) -> None:
-    """vllm-project/vllm#42125: an adapter swapped under the same name was served the old one's KV."""
+    """vllm-project/vllm#42125: an adapter swapped under the same name was served the old one's KV. InternLM/lmdeploy#4917:
+    KV of weights that had changed was."""
     other = msgspec.structs.replace(NAMESPACE, **{field: getattr(NAMESPACE, field) + "2"})
     assert not set(keys(other)) & set(keys())
 

@@ -104,7 +104,9 @@ def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
 
 
 def test_a_load_that_does_not_come_is_computed_and_what_came_is_used() -> None:
-    """sgl-project/sglang#30321: a prefix was committed whose second half had not come; only what came is."""
+    """sgl-project/sglang#30321: a prefix was committed whose second half had not come; only what came is.
+    LMCache/LMCache#3022: buffers that nobody had filled were handed out.
+    sgl-project/sglang#40193: a hit was cut without a word; here `failed` says so."""
     clock = VirtualClock()
     medium = shaped(clock, 0.0, 64.0)  # four blocks, 64 bytes of KV and their headers, take seconds
     engine = make_engine(clock, medium, step_s=STEP_S, policy="always", load_s=30.0)
@@ -254,6 +256,8 @@ async def test_a_session_that_asked_is_still_there_after_a_flood(asked_s: float,
 
 
 async def test_what_is_in_a_slow_tier_is_stored_in_the_fast_one_only() -> None:
+    """And it is loaded whole past a fast tier too small for it. sgl-project/sglang#40193: such a hit was cut without a word.
+    sgl-project/sglang#33862: a fast tier too small kept everything from the slow one."""
     slow = DramMedium(LRU(1 << 20))
     served = Served(make_engine(WallClock(), DramMedium(LRU(600)), caching_tiers=[slow], policy="always"))
     await served.run(request("a", text(1, 60)))

@@ -79,7 +79,8 @@ async def test_objects_are_found_by_the_next_process_and_only_the_user_may_read_
 
 @pytest.mark.parametrize("harm", ["emptied", "halved", "flipped", "swapped", "foreign"])
 async def test_a_harmed_file_is_a_miss_and_is_removed_and_counted(harm: str, tmp_path: Path) -> None:
-    """LMCache/LMCache#3292, LMCache/LMCache#4991: short, changed or unfinished files were used or crashed the worker."""
+    """LMCache/LMCache#3292, LMCache/LMCache#4991: short, changed or unfinished files were used or crashed the worker.
+    kvcache-ai/Mooncake#3465: an evicted key was listed with an empty value."""
     tier = disk(tmp_path)
     address, data = packed(1)
     await tier.put(address, data)

@@ -102,6 +102,7 @@ def test_beyond_their_share_pins_keep_nothing() -> None:
 
 
 def test_a_pin_never_keeps_out_what_fits_into_the_tier() -> None:
+    """LMCache/LMCache#2942: storing waited for ever where all was pinned."""
     eviction = Pinning(LRU(10), now_s=Time())
     eviction.add(key(1), 4)
     eviction.pin([key(1)], for_s=60.0)

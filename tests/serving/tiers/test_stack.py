@@ -28,6 +28,8 @@ def memory_over_disk(folder: Path, objects: int = 1000) -> Stack:
 
 
 async def test_what_memory_gave_up_comes_from_disk_and_is_promoted(tmp_path: Path) -> None:
+    """kvcache-ai/Mooncake#3465: an evicted key was listed with an empty value. sgl-project/sglang#33862: a small fast tier
+    kept everything from the slow one."""
     objects = several(range(10))
     stack = memory_over_disk(tmp_path, objects=4)
     for address, data in objects.items():
@@ -88,6 +90,7 @@ async def test_a_damaged_copy_in_a_fast_tier_is_replaced_from_a_slower_one(tmp_p
 
 
 async def test_offering_never_waits_and_what_a_slow_tier_cannot_take_is_dropped_and_counted() -> None:
+    """LMCache/LMCache#2942: storing waited for ever where nothing could be evicted."""
     clock = VirtualClock()
     fast = Tier("fast", DramMedium(LRU(1 << 30)), clock)
     stack = Stack([fast, slow(clock, bytes_per_s=float(SIZE))], clock, queue_bytes=5 * SIZE)

@@ -94,6 +94,7 @@ async def test_capacity_holds_and_evictions_are_counted() -> None:
 
 
 async def test_an_object_larger_than_the_tier_is_not_kept_and_evicts_nothing() -> None:
+    """LMCache/LMCache#2942: storing waited for ever for room that could not be made."""
     address, data = packed(1)
     tier = dram(capacity=len(data))
     await tier.put(address, data)
