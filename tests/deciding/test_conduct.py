@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import statistics
 import time
 from collections.abc import AsyncIterator
 
@@ -130,6 +131,10 @@ async def test_a_planted_difference_is_adopted_from_real_timings(arms):
     analysis = analyse(trial.observations, Terms(promises_identity=True), check_trial(trial))
     assert analysis.verdict.decision == "adopt", analysis.verdict
     assert 1.5 < analysis.e2e_median.ratio < 2.5
+    for block in trial.blocks:
+        times = [seen.record.e2e_s for seen in trial.observations if seen.block == block.index]
+        assert block.e2e_median_s == pytest.approx(statistics.median(times))
+    assert {block.concurrency for block in trial.blocks} == {design().concurrency}
     assert analysis.waterfall.net_ns == sum(analysis.waterfall.saved_ns.values()) + analysis.waterfall.residual_ns
 
 
@@ -240,6 +245,7 @@ async def test_a_dead_candidate_is_rejected_for_its_failures(arms):
     verdict = analyse(trial.observations, Terms(promises_identity=True), check_trial(trial)).verdict
     assert verdict.decision == "reject"
     assert "fail" in verdict.reasons[0]
+    assert {block.e2e_median_s for block in trial.blocks if block.arm == CANDIDATE} == {None}, "the median failed"
     assert "%" not in verdict.headline.partition(":")[0], "a change of time to infinity is no percentage"
 
 

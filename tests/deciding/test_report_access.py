@@ -65,3 +65,30 @@ def test_every_colour_that_the_style_uses_is_defined_in_light_and_in_dark():
     colours = [set(re.findall(r"(--[a-z]+):", scheme)) for scheme in (light, dark)]
     assert colours[0] == colours[1]
     assert set(re.findall(r"var\((--[a-z]+)\)", STYLE)) <= colours[0]
+
+
+def luminance(colour: str) -> float:
+    """Of WCAG 2.2, from #rgb or #rrggbb."""
+    digits = colour.removeprefix("#")
+    digits = "".join(digit * 2 for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", re.findall(r":root \{([^}]*)\}", STYLE), ids=["light", "dark"])
+def test_words_and_curves_stand_out_from_what_is_behind_them(scheme):
+    """WCAG 2.2: 4.5 for text, 3 for graphical objects."""
+    colours = dict(re.findall(r"--([a-z]+):(#[0-9a-f]+)", scheme))
+
+    def contrast(front: str, back: str) -> float:
+        dark, light = sorted((luminance(colours[front]), luminance(colours[back])))
+        return (light + 0.05) / (dark + 0.05)
+
+    for words in ("ink", "soft"):
+        for behind in ("paper", "panel", "goodbg", "badbg", "unsurebg"):
+            assert contrast(words, behind) >= 4.5, (words, behind)
+    for words, behind in (("good", "goodbg"), ("bad", "badbg"), ("unsure", "unsurebg")):
+        assert contrast(words, behind) >= 4.5, (words, behind)
+    for curve in ("base", "cand", "saved", "spent", "rest"):
+        assert contrast(curve, "paper") >= 3.0, curve

@@ -9,6 +9,8 @@ from netgain.deciding.compare.traits import written
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.report import svg
 from netgain.deciding.report.html import templates
+from netgain.deciding.report.slo_svg import slo_curve_svg
+from netgain.deciding.report.timeline_svg import timeline_svg
 from netgain.measuring.observe.names import Figure
 
 TEMPLATE = "compare.html.j2"
@@ -45,6 +47,8 @@ def _pictures(outcome: Comparison) -> dict[str, Markup | None]:
         "waterfall": None if analysis.waterfall is None else svg.waterfall_svg(analysis.waterfall),
         "e2e": svg.ecdf_svg({name: arm.e2e_s for name, arm in arms.items()}, "end-to-end seconds", 1.0),
         "tpot": svg.ecdf_svg({name: arm.tpot_s for name, arm in arms.items()}, "milliseconds per output token", 1e3),
+        "slo": slo_curve_svg(analysis.slo_curve),
+        "timeline": timeline_svg(outcome.blocks),
         "shares": svg.shares_svg(shares) if any(shares.values()) else None,
     }
 

@@ -23,6 +23,7 @@ from netgain.deciding.experiment.observation import (
 from netgain.deciding.experiment.power import spent
 from netgain.deciding.experiment.rollback import Rollback, rollback_rule
 from netgain.deciding.experiment.slo import SloOutcome, slo_outcome
+from netgain.deciding.experiment.slo_curve import SloCurve, slo_curve
 from netgain.deciding.experiment.stability import check_stability
 from netgain.deciding.experiment.statistics import CONFIDENCE, Effect, mean_effect, median_effect
 from netgain.deciding.experiment.tails import Tail, Tails
@@ -70,7 +71,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
     `a_a` compares the baseline's first block of a group with its last, `control` the baseline with its second start.
     `paired` False: effects compare medians of arms that were asked different prompts. `tails` are the slow ends, in both arms.
-    `slo`: the share of requests that met the SLO, before and after.
+    `slo`: the share of requests that met the SLO, before and after; `slo_curve`: the same were it tighter or looser.
     """
 
     verdict: Verdict
@@ -85,6 +86,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     rollback: Rollback | None
     slo: SloOutcome | None
     paired: bool = True
+    slo_curve: SloCurve | None = None
 
 
 def end_to_end(record: ClientRecord) -> float | None:
@@ -150,6 +152,7 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
         rollback=rollback_rule([observations], floor, guards),
         slo=None if terms.slo is None else slo_outcome(observations, terms.slo, confidence, seed),
         paired=terms.paired,
+        slo_curve=None if terms.slo is None else slo_curve(observations, terms.slo),
     )
 
 

@@ -2,6 +2,8 @@
 between, everything that could bias it measured on the way."""
 
 import asyncio
+import math
+import statistics
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -262,9 +264,15 @@ async def _block(
             lateness_p99_s=done.client.lateness_p99_s,
             client_void=done.void,
             output_tokens=None if None in counts or not counts else sum(count or 0 for count in counts),
+            e2e_median_s=_finite(statistics.median(record.e2e_s for record in done.records)) if done.records else None,
+            concurrency=design.load_of(group) if design.rate_per_s is None else None,
         ),
         done,
     )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _cpu(arms: Mapping[str, Arm]) -> dict[str, float]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from netgain.deciding.experiment.observation import CANDIDATE, Observation, Pairs
 from netgain.deciding.experiment.resampling import Floats, Resampling, resampling
+from netgain.deciding.experiment.slo import SloOutcome
 from netgain.deciding.experiment.statistics import CONFIDENCE, Effect, t_quantile
 from netgain.deciding.experiment.verdict import Decision, Finding, percent
 from netgain.wording import count
@@ -27,6 +28,7 @@ class LoadPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `in_flight`: how many requests were in flight on average while the baseline was measured, by Little's law; a block begins
     and ends with fewer. `tokens_per_s`: output tokens over the time of the arm's blocks. `predicted`: said before the run.
+    `slo`: how many requests met the SLO (None: there is none).
     """
 
     concurrency: int
@@ -40,6 +42,7 @@ class LoadPoint(msgspec.Struct, frozen=True, kw_only=True):
     baseline_tokens_per_s: float | None = None
     candidate_tokens_per_s: float | None = None
     predicted: float | None = None
+    slo: SloOutcome | None = None
 
 
 class Crossover(msgspec.Struct, frozen=True, kw_only=True):

@@ -130,6 +130,7 @@ def _point(load: int, seen: Sequence[Observation], found: Analysis, predicted: f
         baseline_tokens_per_s=tokens_per_s(seen, BASELINE),
         candidate_tokens_per_s=tokens_per_s(seen, CANDIDATE),
         predicted=predicted,
+        slo=found.slo,
     )
 
 

@@ -11,7 +11,9 @@ from netgain.deciding.experiment.verdict import change
 from netgain.deciding.report import figures, svg
 from netgain.deciding.report.must_report import reported
 from netgain.deciding.report.outcome import Outcome
+from netgain.deciding.report.slo_svg import attained_svg, slo_curve_svg
 from netgain.deciding.report.sweep_svg import sweep_svg
+from netgain.deciding.report.timeline_svg import timeline_svg
 from netgain.deciding.technique.prediction import Prediction
 
 TEMPLATE = "template.html.j2"
@@ -83,6 +85,9 @@ def _pictures(outcome: Outcome) -> dict[str, Markup | None]:
             else None
         ),
         "sweep": sweep_svg(outcome.sweep, analysis.verdict.threshold) if analysis and outcome.sweep else None,
+        "attained": attained_svg(outcome.sweep),
+        "slo": slo_curve_svg(analysis.slo_curve) if analysis else None,
+        "timeline": timeline_svg(outcome.blocks),
         "waterfall": svg.waterfall_svg(analysis.waterfall) if analysis and analysis.waterfall else None,
         "e2e": svg.ecdf_svg({name: arm.e2e_s for name, arm in arms.items()}, "end-to-end seconds", 1.0),
         "tpot": svg.ecdf_svg({name: arm.tpot_s for name, arm in arms.items()}, "milliseconds per output token", 1e3),

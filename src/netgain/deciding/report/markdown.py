@@ -159,7 +159,7 @@ def _sides(document: VerdictDocument) -> list[str]:
     """Figures that both sides have, before and after."""
     arms = {arm.name: arm for arm in document.arms}
     before, after = arms.get(BASELINE), arms.get(CANDIDATE)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     if document.gain is not None:
         gain = document.gain
         rows.append(

@@ -16,11 +16,12 @@ from netgain.ledger.stage import Stage
 WIDTH = 720
 
 
-def figure(height: float, title: str, parts: Sequence[str], width: float = WIDTH) -> Markup:
-    """A picture that scales with the page; `title` is read out in its place."""
+def figure(height: float, title: str, parts: Sequence[str], width: float = WIDTH, told: str = "") -> Markup:
+    """A picture that scales with the page; `title` is read out in its place, and `told`, what it shows, after it."""
+    described = f"<desc>{escape(told)}</desc>" if told else ""
     return Markup(
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+        f"<title>{escape(title)}</title>{described}{''.join(parts)}</svg>"
     )
 
 

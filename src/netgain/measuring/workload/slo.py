@@ -1,5 +1,7 @@
 """The service level that users are promised, as targets that a request meets or not and a run meets or not."""
 
+import itertools
+import math
 import re
 from typing import Literal, Protocol
 
@@ -42,25 +44,32 @@ class Target(msgspec.Struct, frozen=True):
         if not self.limit_s > 0.0:
             raise UsageError(f"the limit of {self.metric} is {self.limit_s} s; it must be positive, as in ttft=500ms")
 
-    def met_by(self, request: Timed) -> bool | None:
-        """Whether one request meets it: ttft, tpot and e2e by their value, itl by the share `quantile` of its own tokens.
+    def reached_s(self, request: Timed) -> float | None:
+        """The lowest limit that one request meets: ttft, tpot and e2e by their value, itl by the share `quantile` of its own
+        tokens.
 
-        A failure meets nothing. A success with a single token meets any itl or tpot. None: a success that showed no
-        token has no TTFT to judge.
+        A failure meets none (infinite). A success with a single token meets any itl or tpot (0). None: a success that showed
+        no token has no TTFT to judge.
         """
         if not request.ok:
-            return False
+            return math.inf
         match self.metric:
             case "ttft":
-                return None if request.ttft_s is None else request.ttft_s <= self.limit_s
+                return request.ttft_s
             case "tpot":
-                return request.tpot_s is None or request.tpot_s <= self.limit_s
+                return request.tpot_s or 0.0
             case "e2e":
-                return request.e2e_s <= self.limit_s
+                return request.e2e_s
             case "itl":
-                gaps = request.token_gaps()
-                good = sum(tokens for gap_s, tokens in gaps if gap_s <= self.limit_s)
-                return good >= self.quantile * sum(tokens for _, tokens in gaps) - 1e-9
+                gaps = sorted(request.token_gaps())
+                wanted = self.quantile * sum(tokens for _, tokens in gaps) - 1e-9
+                good = itertools.accumulate(tokens for _, tokens in gaps)
+                return next((gap_s for (gap_s, _), so_far in zip(gaps, good, strict=True) if so_far >= wanted), 0.0)
+
+    def met_by(self, request: Timed) -> bool | None:
+        """Whether one request meets it; None: it cannot be judged."""
+        reached_s = self.reached_s(request)
+        return None if reached_s is None else reached_s <= self.limit_s
 
     def __str__(self) -> str:
         return f"{self.metric}.p{self.quantile * 100:g}={_duration(self.limit_s)}"
