@@ -12,6 +12,8 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 CI = os.environ.get("NETGAIN_CI") == "1"
+# torch's threads wait for each other by spinning, which with several test processes on few cores takes most of the time.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A busy machine is no fault of a property, and what CI draws depends on the code alone: a red run can be repeated.
 settings.register_profile("netgain", deadline=None, derandomize=CI)
 settings.load_profile("netgain")
