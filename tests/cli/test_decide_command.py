@@ -16,6 +16,7 @@ from netgain.cli.main import run
         (["--workload", "nowhere/prompts.jsonl"], "cannot be read"),
         (["--technique", "ngrm"], "did you mean 'ngram'"),
         (["--slo", "ttft=fast"], "not understood"),
+        (["--price", "0"], "the price '0' is not understood"),
         (["--concurrency", "0"], "concurrency is 0"),
         (["--temperature", "9"], "temperature is 9.0"),
         (["--seed", "-1"], "seed is -1"),

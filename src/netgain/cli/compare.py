@@ -11,7 +11,7 @@ from rich.console import Console
 
 from netgain.cli.exit_codes import INTERRUPTED, of_verdict
 from netgain.cli.headers import header
-from netgain.cli.lab_options import CutTokens, RequestTimeout, Seed, Slo, Temperature, Workload
+from netgain.cli.lab_options import CutTokens, Price, RequestTimeout, Seed, Slo, Temperature, Workload
 from netgain.cli.quality_options import (
     LIMITS,
     Margin,
@@ -24,6 +24,7 @@ from netgain.cli.quality_options import (
     Tasks,
     asked_limits,
 )
+from netgain.cost.price import parse_price
 from netgain.deciding.compare.run import compare as run_comparison
 from netgain.deciding.compare.settings import START_TIMEOUT_S, QualityAsked, Settings, SideAsked
 from netgain.deciding.compare.show import show
@@ -142,6 +143,7 @@ def compare(
     min_same_first: MinSameFirst = LIMITS.same_first,
     require_tasks: RequireTasks = False,
     slo: Slo = None,
+    price: Price = None,
     temperature: Temperature = None,
     max_tokens: CutTokens = None,
     ignore_eos: Annotated[
@@ -240,6 +242,7 @@ def compare(
         start_timeout_s=start_timeout,
         resume=resume is not None,
         quality=quality,
+        price=None if price is None else parse_price(price),
     )
     left = "the servers that were started are gone" if settings.started else "the servers were left as they are"
     with TerminalProgress(

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from netgain.cli.exit_codes import DONE, of_verdict
-from netgain.cli.lab_options import CutTokens, RequestTimeout, Seed, Slo, Temperature, Workload
+from netgain.cli.lab_options import CutTokens, Price, RequestTimeout, Seed, Slo, Temperature, Workload
+from netgain.cost.price import parse_price
 from netgain.deciding.decide.budget import parse_budget
 from netgain.deciding.decide.loop import decide as run_loop
 from netgain.deciding.decide.prepared import to_go_on_with
@@ -63,6 +64,7 @@ def decide(
         typer.Option(help="A pass of the draft as a share of a decode step, such as 0.1.", show_default=False),
     ] = None,
     slo: Slo = None,
+    price: Price = None,
     temperature: Temperature = None,
     max_tokens: CutTokens = None,
     minimum_effect: Annotated[
@@ -104,7 +106,7 @@ def decide(
             help="YAML or TOML file of shell commands that operate an arm (kubectl, helm, Slurm).", show_default=False
         ),
     ] = None,
-    devices: Annotated[int, typer.Option(help="Devices that each arm occupies, for the estimate of device-hours.")] = 1,
+    devices: Annotated[int, typer.Option(help="Devices that each arm occupies, for device-hours and costs.")] = 1,
     budget: Annotated[
         str | None,
         typer.Option(help="Most device-hours of the experiment, such as 2h: it is made smaller, or refused."),
@@ -167,6 +169,7 @@ def decide(
         draft=draft,
         draft_survival=None if draft_survival is None else parse_shares(draft_survival),
         draft_cost=draft_cost,
+        price=None if price is None else parse_price(price),
     )
     with TerminalProgress(
         console,

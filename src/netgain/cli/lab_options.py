@@ -11,6 +11,12 @@ Workload = Annotated[
 Slo = Annotated[
     str | None, typer.Option(help="Limits that must hold, such as ttft=500ms,itl.p99=50ms (p95 where not said).")
 ]
+Price = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AMOUNT[CURRENCY]", help="Of one device for an hour, such as 2.49USD: what tokens and requests cost."
+    ),
+]
 Temperature = Annotated[float | None, typer.Option(help="Overrides the workload's; 0 is greedy.")]
 CutTokens = Annotated[int | None, typer.Option(help="Cut outputs at this many tokens; 64 with --quick.")]
 RequestTimeout = Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")]

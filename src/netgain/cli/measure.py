@@ -11,12 +11,14 @@ from rich.console import Console
 
 from netgain.cli.exit_codes import CANNOT_TELL, DONE, FAILED
 from netgain.cli.headers import header as read_header
-from netgain.cli.lab_options import Headers, RequestTimeout, Temperature, Workload
+from netgain.cli.lab_options import Headers, Price, RequestTimeout, Temperature, Workload
+from netgain.cost.price import parse_price
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.measurement.ask import Ask
+from netgain.measuring.measurement.cost import Pricing
 from netgain.measuring.measurement.importing import TOOLS, import_result
 from netgain.measuring.measurement.measure import NotWritten
 from netgain.measuring.measurement.measure import measure as run_measurement
@@ -51,6 +53,11 @@ def measure(
     slo: Annotated[
         str | None,
         typer.Option(help="Targets, such as ttft=500ms,itl.p99=50ms (ttft, itl, tpot, e2e; p95 where not said)."),
+    ] = None,
+    price: Price = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(help="Devices that --price pays for; by default as many as the server says, else one."),
     ] = None,
     saturate: Annotated[
         bool,
@@ -97,6 +104,9 @@ def measure(
 ) -> int:
     """Send load to a running server: latencies with intervals, goodput under an SLO, the highest rate that holds it."""
     console = Console(stderr=json)
+    if devices is not None and price is None:
+        raise UsageError("--devices says what --price pays for: give a price, or leave it out")
+    pricing = None if price is None else Pricing(price=parse_price(price), devices=devices)
     if import_ is not None:
         if url is not None:
             raise UsageError("--import reads a result; it does not go together with a URL to measure")
@@ -120,7 +130,7 @@ def measure(
         if given := [option for option, is_given in asked.items() if is_given]:
             raise UsageError(f"what --import reads was measured already; leave out {', '.join(given)}")
         folder = output or _fresh(import_.stem)
-        measurement = import_result(import_, _tool(from_), folder, None if slo is None else parse_slo(slo))
+        measurement = import_result(import_, _tool(from_), folder, None if slo is None else parse_slo(slo), pricing)
     else:
         if url is None:
             raise UsageError(
@@ -153,6 +163,7 @@ def measure(
             metrics=metrics,
             headers=dict(read_header(text) for text in header or ()),
             with_text=with_text,
+            pricing=pricing,
         )
         folder = output or _fresh(urlsplit(base_url(url)).netloc.replace(":", "-"))
         with TerminalProgress(console, lambda: "nothing was written") as progress:

@@ -198,6 +198,10 @@ async def test_what_is_no_server_is_said(settings, free_port):
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--baseline-is", "dtype"], "write FIELD=VALUE"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--baseline-is", "x.toml"], "cannot read"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--slo", "fast"], "'fast' is not understood"),
+        (
+            ["--baseline", "http://h:1", "--candidate", "http://h:2", "--price", "cheap"],
+            "price 'cheap' is not understood",
+        ),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--concurrency", "0"], "concurrency is 0"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--rate", "0"], "request rate is 0"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--rate", "1", "--concurrency", "2"], "give one of"),

@@ -6,6 +6,7 @@ import time
 
 import msgspec
 
+from netgain.deciding.compare.cost import devices_of
 from netgain.deciding.compare.judging import Way, judge_sides
 from netgain.deciding.compare.measured import Measured, Prepared
 from netgain.deciding.compare.outcome import Asked, Comparison
@@ -15,10 +16,12 @@ from netgain.deciding.compare.settings import Settings
 from netgain.deciding.decide.context import context
 from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import Trial, how_far
+from netgain.deciding.experiment.cost import costs_of_blocks
 from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.report.outcome import arm_report
 from netgain.measuring.measurement.reference_kernels import reference_kernels
+from netgain.measuring.workload.slo import parse_slo
 from netgain.wording import count
 
 ADVICE_OF_STARTS = "the full form (without --quick) or more --starts, while nothing else uses the servers' machine"
@@ -66,6 +69,15 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
         ),
         blocks=trial.blocks,
         counted=trial.counted,
+        cost=None
+        if settings.price is None
+        else costs_of_blocks(
+            settings.price,
+            devices_of(ready.ruling.rows),
+            trial.observations,
+            trial.blocks,
+            None if settings.slo is None else parse_slo(settings.slo),
+        ),
         cache_state=_cache_state(ready, design),
         caveats=(
             *(f"The run was {told}." for told in stopped),

@@ -66,6 +66,7 @@ def document_of(outcome: Comparison) -> VerdictDocument:
         ),
         machine=outcome.context,
         quality=outcome.quality,
+        cost=outcome.cost,
         counted=outcome.counted,
         caveats=tuple(Caveat(says=caveat) for caveat in outcome.caveats),
         cannot_show=outcome.cannot_show,

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from netgain.cost.price import Costs
 from netgain.deciding.compare.outputs import Lengths
 from netgain.deciding.compare.rule import Kind, Row
 from netgain.deciding.compare.scaling import Scaling
@@ -58,7 +59,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     `overrides`: fields that were allowed to differ, with the reasons given. `quality`: as measured beside the speed (None:
     not); `lossy`: why it had to be before anything is adopted. `grown`: why the design was made larger than its form. `stopped`:
     why it ended before all was measured (None: it did not). `counted`: what the servers that were started here counted, beside
-    what the client did."""
+    what the client did. `cost`: at the price that was given (None: none was)."""
 
     schema: Literal["netgain.comparison"] = SCHEMA
     version: int = VERSION
@@ -85,6 +86,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     grown: str | None = None
     stopped: str | None = None
     counted: tuple[Counted, ...] = ()
+    cost: Costs | None = None
 
     @property
     def word(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from netgain.deciding.compare.cost import costs_of_results, devices_of
 from netgain.deciding.compare.judging import Way, judge_sides
 from netgain.deciding.compare.loading import Loaded, load
 from netgain.deciding.compare.outcome import Asked, Comparison, Side
@@ -25,6 +26,7 @@ from netgain.deciding.report.outcome import ArmReport, arm_report
 from netgain.errors import UsageError
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.measurement.reference_kernels import reference_kernels
+from netgain.measuring.workload.slo import parse_slo
 from netgain.wording import count
 
 ADVICE = (
@@ -96,6 +98,14 @@ def compare_results(settings: Settings, narrator: Narrator) -> Comparison:
             "Whatever else changed between the measurements: other work on the machine, versions, temperature, network.",
         ),
         context=context(),
+        cost=None
+        if settings.price is None
+        else costs_of_results(
+            settings.price,
+            devices_of(ruling.rows),
+            sides,
+            None if settings.slo is None else parse_slo(settings.slo),
+        ),
     )
 
 

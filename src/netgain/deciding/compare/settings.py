@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from netgain.cost.price import Price
 from netgain.deciding.compare.rule import Kind
 from netgain.deciding.decide.settings import FULL as FULL_OF_STARTS
 from netgain.deciding.decide.settings import QUICK as QUICK_OF_STARTS
@@ -61,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     servers' caches may be reset (others may use them). `budget_s`: for the experiment, of started arms in device-seconds.
     `rate_per_s`: requests come at that rate (Poisson) instead of keeping `concurrency` in flight.
     `starts`: of each arm, where both are started here (None: as many as the form has). `resume`: `output` holds a run of
-    started arms that ended before its end. `quality` None: it is not measured."""
+    started arms that ended before its end. `quality` None: it is not measured. `price`: what both sides cost is told as well."""
 
     output: Path
     baseline: SideAsked
@@ -87,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout_s: float = START_TIMEOUT_S
     resume: bool = False
     quality: QualityAsked | None = None
+    price: Price | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:

@@ -9,6 +9,7 @@ from netgain.deciding.compare.outcome import Comparison
 from netgain.deciding.compare.traits import written
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.statistics import Effect
+from netgain.deciding.report.cost import print_costs
 from netgain.deciding.report.figures import number, seconds, share, times
 from netgain.deciding.report.terminal import COLOURS
 
@@ -28,6 +29,7 @@ def show(outcome: Comparison, console: Console) -> None:
     console.print(Panel("\n".join(lines), title=escape(outcome.title), border_style=COLOURS[verdict.decision]))
     console.print(_effects(outcome))
     console.print(_arms(outcome))
+    print_costs(outcome.cost, console)
     console.print(_fields(outcome))
     if outcome.quality is not None and outcome.quality.says:
         console.print(escape(outcome.quality.says), highlight=False, soft_wrap=True)

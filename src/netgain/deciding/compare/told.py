@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from netgain.deciding.compare.traits import Trait, Traits, canonical
+from netgain.measuring.measurement.devices import devices_told
 from netgain.measuring.measurement.result import Server
 
 _NETGAIN: Mapping[str, str] = {
@@ -39,7 +40,7 @@ def told_traits(server: Server) -> dict[str, Trait]:
     if server.engine == "netgain":
         found.update((name, server.said.get(own)) for name, own in _NETGAIN.items())
     elif server.engine == "sglang":
-        found["devices"] = _sglang_devices(server)
+        found["devices"] = devices_told(server)
     known = {name: canonical(name, value) for name, value in found.items()}
     return {name: Trait(value, "server") for name, value in known.items() if value is not None}
 
@@ -78,13 +79,3 @@ def from_result(traits: Traits) -> dict[str, Trait]:
 def all_told(server: Server) -> dict[str, str]:
     """Everything that was said, for the report."""
     return {name: str(value) for name, value in server.said.items() if value is not None}
-
-
-def _sglang_devices(server: Server) -> int | None:
-    """Its server arguments: tensor x pipeline x data parallel ranks; data parallel attention shares the tensor ranks."""
-    sizes = [server.said.get(name) for name in ("tp_size", "pp_size", "dp_size")]
-    whole = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool)]
-    if len(whole) < len(sizes):
-        return None
-    tensor, pipeline, data = whole
-    return tensor * pipeline * (1 if server.said.get("enable_dp_attention") else data)

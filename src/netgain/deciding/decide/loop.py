@@ -10,6 +10,7 @@ import msgspec
 
 from netgain.deciding.decide.candidates import choose, nothing_to_try, refuse_what_cannot_be_judged, without_lossy
 from netgain.deciding.decide.context import caveats_of, context, probed
+from netgain.deciding.decide.cost import costs_at
 from netgain.deciding.decide.counted import committed_per_step
 from netgain.deciding.decide.drafts import copying, draft_account, drafter_on
 from netgain.deciding.decide.engines import (
@@ -289,6 +290,7 @@ async def _try(
         ),
         blocks=trial.blocks,
         counted=trial.counted,
+        cost=costs_at(settings, judged.detailed, trial.blocks, slo),
         limits=tuple(arm_limits(name, before[name], after[name], served.work, base.probe) for name in arms),
         scores=score(
             prediction,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from netgain.cost.price import Price
 from netgain.deciding.experiment.arms.hooks import Hooks
 from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
@@ -70,8 +71,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `serve_flags` are passed to both arms of netgain, `starting` says how another engine is started, `hooks` how an arm is
     operated by commands. `budget_s`: device-seconds that the experiment may take. `resume`: `output` holds a run that ended
     before its end. `texts`, `tasks` and `scorer` are what quality is measured on, for lossy techniques and wherever there
-    are tasks. `draft`: a model or trained heads to be considered, see drafter.py. Raises UsageError where a value cannot be
-    meant.
+    are tasks. `price`: what both arms cost is told as well. `draft`: a model or trained heads to be considered, see
+    drafter.py. Raises UsageError where a value cannot be meant.
     """
 
     output: Path
@@ -100,6 +101,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     draft: str | None = None
     draft_survival: tuple[float, ...] | None = None
     draft_cost: float | None = None
+    price: Price | None = None
 
     def __post_init__(self) -> None:
         if self.engine != "netgain" and self.model == "default":

@@ -55,6 +55,7 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
         machine=outcome.context,
         quality=outcome.quality,
         handoffs=outcome.handoffs,
+        cost=outcome.cost,
         counted=outcome.counted,
         caveats=outcome.caveats,
         cannot_show=outcome.cannot_show,

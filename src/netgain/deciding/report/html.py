@@ -9,6 +9,7 @@ from markupsafe import Markup
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.verdict import change
 from netgain.deciding.report import figures, svg
+from netgain.deciding.report.cost import cost_notes, cost_rows
 from netgain.deciding.report.must_report import reported
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.report.slo_svg import attained_svg, slo_curve_svg
@@ -57,6 +58,8 @@ def templates() -> jinja2.Environment:
         chance=figures.chance,
         size=figures.size,
         rate=figures.rate,
+        cost_rows=cost_rows,
+        cost_notes=cost_notes,
         change=change,
         capitalize_first=_capitalised,
         command=shlex.join,

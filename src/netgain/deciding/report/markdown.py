@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.statistics import Effect
+from netgain.deciding.report.cost import cost_notes, cost_rows
 from netgain.deciding.report.figures import number, seconds, share, signed_share, times
 from netgain.deciding.report.markdown_text import fence, items, plain, sentence, table
 from netgain.deciding.report.outcome import Outcome, Score
@@ -38,6 +39,7 @@ def verdict_markdown(document: VerdictDocument, scores: Sequence[Score] = (), wo
         *_effects(document),
         *_sides(document),
         *_guards(document),
+        *_costs(document),
         *_quality(document.quality),
         *_section("Caveats", [caveat.says for caveat in document.caveats]),
         *_section("What this cannot show", document.cannot_show),
@@ -217,6 +219,13 @@ def _guards(document: VerdictDocument) -> list[str]:
     lines = table(("Must not get worse", "Baseline", "Candidate", "Limit", "State"), rows)
     failed = [f"{check.name}: {check.says}" for check in document.checks if check.ok is False]
     return [*lines, *(["The run is not valid, because of:", "", *items(failed)] if failed else [])]
+
+
+def _costs(document: VerdictDocument) -> list[str]:
+    if document.cost is None:
+        return []
+    rows = table(("Cost", "Baseline", "Candidate", "Candidate / baseline"), cost_rows(document.cost))
+    return ["### What it costs", "", *rows, *items(f"{note}." for note in cost_notes(document.cost))]
 
 
 def _quality(quality: Quality) -> list[str]:

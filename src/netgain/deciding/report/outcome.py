@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from netgain.cost.machine import MachineProbe
+from netgain.cost.price import Costs
 from netgain.cost.roofline import PhaseLimit, StepCounts, StepWork, decode_limit, prefill_limit
 from netgain.deciding.diagnose.bottleneck import Bottleneck
 from netgain.deciding.diagnose.hypotheses import Hypothesis
@@ -102,7 +103,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the loop. `analysis` is None when no candidate could be tried; `stopped` then says why. `probe` is the
     machine's, as it was kept before the run. With a sweep over loads, `analysis` and `arms` are of one of them, that of
     `asked.concurrency`. `engine` is what both arms run, `engine_version` as it says itself (None: it does not tell).
-    `grown`: why the design was made larger than its form."""
+    `grown`: why the design was made larger than its form. `cost`: at the price that was given (None: none was)."""
 
     schema: Literal["netgain.decision"] = SCHEMA
     version: int = VERSION
@@ -144,6 +145,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     grown: str | None = None
     counted: tuple[Counted, ...] = ()
     draft_account: DraftAccount | None = None
+    cost: Costs | None = None
 
 
 def arm_report(

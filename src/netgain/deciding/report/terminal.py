@@ -8,6 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.report.cost import print_costs
 from netgain.deciding.report.figures import ms, number, rate, share, signed_share, times
 from netgain.deciding.report.outcome import Outcome
 
@@ -37,6 +38,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     )
     _sweep(outcome, console)
     _figures(outcome, console)
+    print_costs(outcome.cost, console)
     _quality(outcome, console)
     _gain(outcome, console)
     _limits(outcome, console)

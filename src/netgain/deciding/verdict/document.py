@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from netgain.cost.price import Costs
 from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.guards import GuardState
 from netgain.deciding.experiment.power import Needed
@@ -163,7 +164,7 @@ class VerdictDocument(msgspec.Struct, frozen=True, kw_only=True):
     `primary` is the effect that decided, named by `metric`, its interval of `confidence`. `others` are further effects of the
     same run, which decided nothing. `detectable` is the least true gain that four repeats in five would adopt, `needed` what
     would decide an inconclusive run. With several loads `sweep` holds one effect per load. `counted`: the servers' own counters
-    beside the client's counts.
+    beside the client's counts. `cost`: at the price that was given (None: none was).
     """
 
     schema: Literal["netgain.verdict"] = SCHEMA
@@ -196,6 +197,7 @@ class VerdictDocument(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality
     handoffs: tuple[HandoffCost, ...] | None = None
     gain: GainAccount | None = None
+    cost: Costs | None = None
     counted: tuple[Counted, ...] = ()
     control: Control = Control()
     design: DesignFacts = DesignFacts()

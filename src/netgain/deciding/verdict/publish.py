@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from netgain.cost.price import Costs
 from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.guards import Guard
@@ -45,6 +46,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality | None = None
     handoffs: tuple[HandoffCost, ...] | None = None
     counted: tuple[Counted, ...] = ()
+    cost: Costs | None = None
     caveats: tuple[Caveat, ...] = ()
     cannot_show: tuple[str, ...] = ()
     deploy: tuple[Deployable, ...] = ()
@@ -92,6 +94,7 @@ def publish(analysis: Analysis, about: About, sweep: Sweep | None = None) -> Ver
         quality=about.quality or quality_of(verdict, about.technique),
         handoffs=about.handoffs,
         gain=None if analysis.waterfall is None else _account(analysis.waterfall),
+        cost=about.cost,
         counted=about.counted,
         control=Control(repeats=analysis.a_a, starts=analysis.control, noise_floor=verdict.noise_floor),
         design=design,

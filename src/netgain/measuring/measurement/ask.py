@@ -8,6 +8,7 @@ import msgspec
 from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.client.options import LONGEST_S, Budget
+from netgain.measuring.measurement.cost import Pricing
 from netgain.measuring.record.as_workload import load_traffic, recorded_arrivals
 from netgain.measuring.workload.arrivals import Bursty, Closed, Constant, OpenLoop, Poisson, Shape
 from netgain.measuring.workload.item import Workload
@@ -20,7 +21,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     `shape`: None with a closed loop of `concurrency`. `rate_per_s` is None in a saturation search, and with recorded arrivals
     that keep their own rate. `arrivals_from`: the recording whose arrival times are taken, by default the workload.
     `metrics`: None: the server's own /metrics; "none": nothing is scraped; else a URL. `budget_s`: for everything (None: no
-    limit). `client`: how much the client may disturb before a window is void.
+    limit). `pricing` None: no cost is asked for. `client`: how much the client may disturb before a window is void.
     """
 
     url: str
@@ -47,6 +48,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str | None = None
     headers: dict[str, str] = {}
     with_text: bool = False
+    pricing: Pricing | None = None
     client: Budget = Budget()
 
     def __post_init__(self) -> None:

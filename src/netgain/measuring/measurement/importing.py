@@ -15,6 +15,7 @@ from netgain.measuring.client.chunk import MOST_TOKENS
 from netgain.measuring.client.percentiles import Percentiles
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.client.summary import summarise
+from netgain.measuring.measurement.cost import Pricing, cost_of
 from netgain.measuring.measurement.from_aiperf import read_aiperf
 from netgain.measuring.measurement.from_guidellm import read_guidellm
 from netgain.measuring.measurement.from_inference_perf import read_inference_perf
@@ -45,9 +46,13 @@ _FILES = (
 _MOST_S = 1e7  # from sending to the end; more is a damaged file
 
 
-def import_result(path: Path, tool: Tool | None, folder: Path, slo: SLO | None = None) -> Measurement:
+def import_result(
+    path: Path, tool: Tool | None, folder: Path, slo: SLO | None = None, pricing: Pricing | None = None
+) -> Measurement:
     """Write `measurement.json`, and `records.parquet` where the tool kept requests, into `folder`. Raises UsageError."""
     measurement, imported = read_result(path, tool, slo)
+    if pricing is not None:
+        measurement = msgspec.structs.replace(measurement, cost=cost_of(measurement, pricing))
     if imported.records:
         past = past_run(imported.records)
         write_records(rows_of(0, past.started_s, (), past.records), folder / RECORDS_FILE)

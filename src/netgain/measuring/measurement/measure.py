@@ -16,6 +16,7 @@ from netgain.measuring.client.summary import format_seconds
 from netgain.measuring.measurement.ask import Ask, arrivals_of, load_items
 from netgain.measuring.measurement.caveats import caveats_of
 from netgain.measuring.measurement.conduct import conduct, load_for, ramp
+from netgain.measuring.measurement.cost import cost_of
 from netgain.measuring.measurement.records import Row, rows_of, write_records
 from netgain.measuring.measurement.result import (
     RECORDS_FILE,
@@ -59,7 +60,11 @@ async def measure(ask: Ask, folder: Path, narrator: Narrator) -> Measurement:
         measurement = msgspec.structs.replace(
             found, prompts=_prompts(workload, rows), restarts=await _restarts(found, met), records=RECORDS_FILE
         )
-        measurement = msgspec.structs.replace(measurement, caveats=caveats_of(measurement, met, ask))
+        measurement = msgspec.structs.replace(
+            measurement,
+            caveats=caveats_of(measurement, met, ask),
+            cost=None if ask.pricing is None else cost_of(measurement, ask.pricing),
+        )
         return _written(measurement, rows, folder, ask.with_text)
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from netgain.cost.price import Cost
 from netgain.errors import UsageError
 from netgain.heading import check_heading
 from netgain.measuring.client.meter import ClientLoad
@@ -142,6 +143,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     `records`: name of the Parquet file beside this document with one row per request, None where there are none.
     `server_side.absent` says why there are no server metrics. With `saturation`, `summary` is of the last window at `low_per_s`.
+    `cost` is of what `summary` is of, None where no price was given.
     """
 
     schema: Literal["netgain.measurement"] = SCHEMA
@@ -160,6 +162,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientLoad | None = None
     server_side: Observed | None = None
     saturation: Saturation | None = None
+    cost: Cost | None = None
     caveats: tuple[str, ...] = ()
     records: str | None = None
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from netgain.cost.price import BASIS
 from netgain.measuring.client.percentiles import Percentiles
 from netgain.measuring.client.summary import format_seconds
 from netgain.measuring.measurement.result import Measurement, Saturation
@@ -136,6 +137,7 @@ def _rates(measurement: Measurement) -> Iterable[str]:
             yield f"  {target.target} {verdict}: {format_seconds(target.value_s)}" + (
                 " (few samples)" if target.thin else ""
             )
+    yield from _cost(measurement)
     if summary.little is not None:
         little = summary.little
         yield (
@@ -148,6 +150,21 @@ def _rates(measurement: Measurement) -> Iterable[str]:
             f"client: {share}; sent {format_seconds(client.lateness_p50_s)} late (p50), "
             f"{format_seconds(client.lateness_p99_s)} (p99)"
         )
+
+
+def _cost(measurement: Measurement) -> Iterable[str]:
+    cost = measurement.cost
+    if cost is None:
+        return
+    write = cost.price.written
+    yield (
+        f"cost at {cost.price}, {cost.devices}: {write(cost.per_million_output_tokens)} per million output tokens, "
+        f"{write(cost.per_million_tokens)} per million prompt and output tokens, "
+        f"{write(cost.per_request_within_slo)} per request within the SLO"
+    )
+    if cost.unknown:
+        yield f"  unknown: {'; '.join(cost.unknown)}"
+    yield f"  {BASIS}"
 
 
 def _tokens(measurement: Measurement) -> str:
