@@ -114,6 +114,17 @@ async def test_what_is_read_outlives_its_eviction() -> None:
     assert held == data
 
 
+async def test_a_view_that_is_kept_keeps_nothing_of_the_buffer_around_it() -> None:
+    """sgl-project/sglang#19332: memory grew, since views of what was kept held whole pools."""
+    address, data = packed(1)
+    pool = bytearray(data) + bytearray(1 << 20)
+    tier = dram(capacity=len(data))
+    with memoryview(pool) as view, view[: len(data)] as part:
+        assert await tier.put(address, part)
+    pool.clear()  # BufferError while anybody holds a view
+    assert await tier.get([address]) == [data]
+
+
 async def test_looking_up_without_loading_costs_no_room() -> None:
     """LMCache/LMCache#1034: pins of hits that were never loaded leaked until nothing could be stored."""
     objects = several(range(4))
