@@ -23,19 +23,21 @@ from netgain.deciding.experiment.quality_gate import QualityGate
 from netgain.deciding.report.markdown import verdict_markdown
 from netgain.deciding.report.outcome import arm_report
 from netgain.deciding.verdict.store import read_verdict
+from tests.deciding.test_report_timeline import TWO_STARTS
 
 HELD = Judged(measured=None, gate=QualityGate(state="pass", says="quality holds: all of it", findings=()))
 
 
 @pytest.fixture
 def build(make_trial, tmp_path: Path):
-    def build(kind="equal resources", quality=HELD, **trial):
+    def build(kind="equal resources", quality=HELD, slo=None, **trial):
         observations = make_trial(groups=12, **trial)
         settings = Settings(
             output=tmp_path,
             baseline=SideAsked(sources=("http://a:1",)),
             candidate=SideAsked(sources=("http://b:1",)),
             kind=kind,
+            slo=slo,
         )
         devices = 2 if kind == "scaling" else 1
         before = {"model": Trait("<m>", "server"), "dtype": Trait("bf16", "server"), "devices": Trait(1, "declared")}
@@ -58,7 +60,7 @@ def build(make_trial, tmp_path: Path):
                 ignore_eos=False,
                 temperature=0.0,
                 seed=0,
-                slo=None,
+                slo=slo,
                 minimum_effect=0.03,
                 promises_identity=False,
                 form="full",
@@ -142,3 +144,13 @@ def test_a_slower_candidate_with_more_devices_is_not_rejected_either(build):
     assert outcome.analysis.verdict.decision == "inconclusive"
     assert outcome.scaling.efficiency < 0.5
     assert msgspec.json.encode(outcome)
+
+
+def test_blocks_in_time_and_the_slo_that_was_given_are_drawn(build):
+    plain = build(speedup=1.3)
+    assert "<h2>Timeline</h2>" not in render_comparison(plain), "results have no blocks"
+    assert "How tight an SLO could be kept" not in render_comparison(plain), "none was given"
+    page = render_comparison(msgspec.structs.replace(build(speedup=1.3, slo="ttft=150ms"), blocks=TWO_STARTS))
+    assert "<h2>Timeline</h2>" in page
+    assert "servers started again: 15.0 s" in page
+    assert "ttft.p95=150ms when all limits are scaled together" in page
