@@ -1,6 +1,8 @@
 """What a wider step costs, found out from outside: as many widths as the server runs together and as time allows."""
 
-from netgain.deciding.decide.outside import step_cost_outside
+import msgspec
+
+from netgain.deciding.decide.outside import _gaps_after, step_cost_outside
 from netgain.deciding.experiment.conduct import Asking
 from netgain.measuring.client.options import Options
 
@@ -29,3 +31,11 @@ async def test_a_server_that_runs_one_request_at_a_time_leaves_the_cost_unknown(
     cost, missing = await step_cost_outside(await serve(1), "llama.cpp", ASKING, 1, 32)
     assert cost is None
     assert "2 requests" in missing
+
+
+def test_tokens_that_arrive_in_one_piece_are_one_step(make_record):
+    """llama.cpp with a draft model sends what it commits in a step at once: steps that took no time ended the run."""
+    record = msgspec.structs.replace(
+        make_record(), chunk_times_s=(1.0, 1.0, 1.5, 1.5, 1.5, 2.0), chunk_tokens=(1, 1, 1, 1, None, 1)
+    )
+    assert _gaps_after(record, 0.0) == [0.25, 0.5]

@@ -1,5 +1,6 @@
 """What an engine that is not netgain's does not tell, found out from outside: token ids, and what a wider step costs."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -82,11 +83,14 @@ def _overlapped(records: Sequence[ClientRecord]) -> bool:
 
 
 def _gaps_after(record: ClientRecord, since_s: float) -> list[float]:
-    times = record.chunk_times_s
+    """Seconds per token between arrivals. What a server with drafts commits in one step arrives in one piece, as one arrival."""
+    arrived: dict[float, int] = {}
+    for at_s, tokens in zip(record.chunk_times_s, record.chunk_tokens, strict=False):
+        arrived[at_s] = arrived.get(at_s, 0) + (tokens or 0)
     return [
-        (later - earlier) / tokens
-        for earlier, later, tokens in zip(times, times[1:], record.chunk_tokens[1:], strict=False)
-        if earlier >= since_s and tokens
+        (later - earlier) / arrived[later]
+        for earlier, later in itertools.pairwise(arrived)
+        if earlier >= since_s and arrived[later]
     ]
 
 
