@@ -1,4 +1,7 @@
-"""What speculation did is told in four places (the answer's usage, its record, /metrics, decide's report): the same numbers."""
+"""What speculation did is told in four places (the answer's usage, its record, /metrics, decide's report): the same numbers.
+Whoever drafts, a stop string inside accepted drafts ends the text there."""
+
+import time
 
 import msgspec
 import pytest
@@ -6,6 +9,7 @@ import pytest
 from netgain.deciding.report.outcome import drafting
 from netgain.ledger.records import DraftCounts, RequestRecord
 from netgain.measuring.client.record import ClientRecord
+from tests.serving.chain_drafts import chain_head, chain_with_mtp
 from tests.serving.conftest import CHAINS, IM_END
 
 # Prompts in the chain model's words (tests/serving/conftest.py): what they copy from is right, wrong, or ends the text.
@@ -107,11 +111,32 @@ def test_usage_of_a_server_without_speculation_says_nothing_of_drafts(server):
     assert answer["netgain"]["drafts"]["steps"] == 0
 
 
+@pytest.fixture(scope="module", params=["ngram", "suffix", "draft model", "feature head", "Medusa heads", "mtp"])
+def drafting_as(request, start_server, server_options, chain_model, tmp_path_factory):
+    """(who drafts, a server whose drafts are what the model says)."""
+    who, folder = request.param, tmp_path_factory.mktemp("draft") / "draft"
+    model, *options = server_options
+    assert model == str(chain_model.folder)
+    settings = ["engine.speculation.k=3", "engine.speculation.lookup_min=1", "engine.speculation.draft_dtype=bf16"]
+    method = {"draft model": "draft", "feature head": "draft", "Medusa heads": "draft"}.get(who, who)
+    if who == "draft model":
+        settings.append(f"engine.speculation.draft={chain_model.folder}")
+    elif who in ("feature head", "Medusa heads"):
+        kind = "feature" if who == "feature head" else "medusa"
+        settings.append(f"engine.speculation.draft={chain_head(folder, chain_model, kind)}")
+    elif who == "mtp":
+        model = str(chain_with_mtp(folder, chain_model))
+    options = [*options, "--speculation", method, *(part for one in settings for part in ("--set", one))]
+    with start_server(model, *options) as server:
+        yield who, server
+
+
 @pytest.mark.parametrize("start", list("abcde"))
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_string_inside_accepted_drafts_ends_the_text_there(speculating, server, chain_model, start, stream):
+def test_a_stop_string_inside_accepted_drafts_ends_the_text_there(drafting_as, server, chain_model, start, stream):
     """The whole answer stands in the prompt, so that it is drafted and accepted beyond the stop; "een la" is cut at another
     place in every chain."""
+    who, speculating = drafting_as
     words = (start, *CHAINS[start], start)
     fields = {"max_tokens": 40, "stop": "een la", "temperature": 0}
     ids = [
@@ -119,15 +144,45 @@ def test_a_stop_string_inside_accepted_drafts_ends_the_text_there(speculating, s
         for word in words
     ]
 
-    def text(of) -> tuple[str, str, int]:
+    def answer(of) -> tuple[str, str, int, list[int]]:
+        """Text, reason, usage, and how many drafts stood, by position."""
+        asked = {"prompt": ids, **fields, "netgain": {"record": True}}
         if not stream:
-            answer = of.post("/v1/completions", prompt=ids, **fields).json
-            choice = answer["choices"][0]
-            return choice["text"], choice["finish_reason"], answer["usage"]["completion_tokens"]
+            whole = of.post("/v1/completions", **asked).json
+            choice = whole["choices"][0]
+            accepted = whole["netgain"]["drafts"]["accepted"]
+            return choice["text"], choice["finish_reason"], whole["usage"]["completion_tokens"], accepted
         options = {"include_usage": True}
-        chunks = of.post("/v1/completions", prompt=ids, stream=True, stream_options=options, **fields).chunks
+        chunks = of.post("/v1/completions", stream=True, stream_options=options, **asked).chunks
         choices = [choice for chunk in chunks for choice in chunk["choices"]]
         ended = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
-        return "".join(choice["text"] for choice in choices), ended[0], chunks[-1]["usage"]["completion_tokens"]
+        last = chunks[-1]
+        text = "".join(choice["text"] for choice in choices)
+        return text, ended[0], last["usage"]["completion_tokens"], last["netgain"]["drafts"]["accepted"]
 
-    assert text(speculating) == text(server) == ("one gr", "stop", 2)
+    *told, accepted = answer(speculating)
+    assert sum(accepted) > 0, f"no draft of {who} stood: the stop was not inside one"
+    *plain, none = answer(server)
+    assert told == plain == ["one gr", "stop", 2]
+    assert not none
+
+
+def test_memory_that_drafting_takes_is_in_the_metrics(drafting_as):
+    who, speculating = drafting_as
+    speculating.ask(False, "a")
+    grown = {"ngram": "netgain_steps_total", "suffix": "netgain_suffix_index_bytes"}.get(
+        who, "netgain_draft_weight_bytes"
+    )
+    deadline = time.monotonic() + 5.0
+    while not samples(speculating, grown) and time.monotonic() < deadline:
+        time.sleep(0.05)  # until the next heartbeat
+
+    def told(name: str) -> float:
+        return sum(samples(speculating, name).values())
+
+    assert (told("netgain_suffix_index_bytes") > 0) == (who == "suffix")
+    info = speculating.send("/v1/models").json["data"][0]["netgain"]
+    assert told("netgain_draft_weight_bytes") == info["draft_weight_bytes"]
+    assert told("netgain_draft_kv_token_bytes") == info["draft_kv_token_bytes"]
+    assert told("netgain_draft_kv_bytes") == info["draft_kv_token_bytes"] * info["kv_tokens"]
+    assert (info["draft_kv_token_bytes"] == 0) == (who in ("ngram", "suffix"))
