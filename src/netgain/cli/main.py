@@ -5,6 +5,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files and models may be no text in the terminal's encoding
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == INTERRUPTED and hasattr(signal, "pthread_sigmask"):
+        # CPython kills itself at its end by a SIGINT whose exception passed through exec() of a text, as imports do, though it
+        # was caught since: _Py_UnhandledKeyboardInterrupt, Modules/main.c. With the signal blocked it exits with this code.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:

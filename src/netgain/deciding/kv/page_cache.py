@@ -2,9 +2,12 @@
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import msgspec
+
+TRIES, PAUSE_S = 20, 0.02
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +41,13 @@ def forget_files(folder: Path, pattern: str = "*.kv") -> Forgotten:
             continue
         try:
             os.fsync(descriptor)  # what is not written cannot be dropped
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            found.append(_resident(descriptor))
+            for _ in range(TRIES):  # pages that the system holds at this moment stay
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                stayed = _resident(descriptor)
+                if not stayed:
+                    break
+                time.sleep(PAUSE_S)
+            found.append(stayed)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # looking may have brought it back
         finally:
             os.close(descriptor)
