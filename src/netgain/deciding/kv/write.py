@@ -8,7 +8,7 @@ from netgain.deciding.kv.outcome import SCHEMA, VERSION, KVExperiment
 from netgain.deciding.kv.page import render_experiment
 from netgain.errors import UsageError
 from netgain.heading import check_heading
-from netgain.plain_file import read_plain
+from netgain.plain_file import read_plain, write_whole
 
 HTML = "report.html"
 JSON = "kv-experiment.json"
@@ -23,8 +23,8 @@ def write_experiment(outcome: KVExperiment, folder: Path) -> Path:
     """Write the files and return the path of the HTML. Raises UsageError when the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / JSON).write_bytes(to_json(outcome))
-        (folder / HTML).write_text(render_experiment(outcome), encoding="utf-8")
+        write_whole(folder / JSON, to_json(outcome))
+        write_whole(folder / HTML, render_experiment(outcome).encode())
     except OSError as error:
         raise UsageError(f"the report cannot be written to {folder}: {error}; choose another with --output") from error
     return folder / HTML
@@ -40,5 +40,5 @@ def read_experiment(path: Path) -> KVExperiment:
     check_heading(text, file, SCHEMA, VERSION, f"give the {JSON} of a report's folder")
     try:
         return msgspec.json.decode(text, type=KVExperiment)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"{file} is no experiment of version {VERSION}: {error}") from error
