@@ -36,7 +36,7 @@ from netgain.deciding.experiment.conduct import Asking, Trial, conduct
 from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.growth import grow
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
-from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
+from netgain.deciding.experiment.verdict import MINIMUM_EFFECT, Decision
 from netgain.measuring.workload.load import load_workload
 
 EXPERIMENTS = 2000
@@ -200,7 +200,7 @@ def starts_of(found: Analysis) -> int:
     return 0 if found.e2e_median is None else found.e2e_median.units
 
 
-def share(found: Sequence[Analysis], decision: str) -> float:
+def share(found: Sequence[Analysis], decision: Decision) -> float:
     return Counter(one.verdict.decision for one in found)[decision] / len(found)
 
 
@@ -221,7 +221,7 @@ async def record(rounds: int) -> list[Trial]:
                 for arm in arms.values():
                     await arm.start()
                     await arm.ready(settings.start_timeout_s)
-                model, _ = await served_model(arms[BASELINE].url)
+                model = (await served_model(arms[BASELINE].url)).name
                 design = Design(groups=grouped(chosen, FULL.groups, FULL.group_size), concurrency=1)
                 trials.append(await conduct(arms, design, Asking(model=model), f"recording-{number}"))
             finally:
