@@ -51,8 +51,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def proposers(drafts: Sequence[Path], k: int) -> dict[str, Speculation]:
-    """Every way to draft by its name: a single trained folder is `draft`, several go by their kinds. Raises UsageError for a
-    folder that cannot be read."""
+    """Every way to draft by its name; trained folders go by their kinds (feature, medusa, layers), models by their folders.
+    Raises UsageError for a folder that cannot be read."""
     found: dict[str, Speculation] = {
         "ngram": {"method": "ngram", "k": k},
         "suffix": {"method": "suffix", "k": LONGER * k},
@@ -61,7 +61,7 @@ def proposers(drafts: Sequence[Path], k: int) -> dict[str, Speculation]:
         manifest = manifest_of(folder)
         kind = manifest.kind if manifest is not None else folder.name
         longest = k if manifest is None else min(k, max(1, manifest.positions))
-        name = "draft" if len(drafts) == 1 else kind
+        name = kind
         while name in found:
             name += "_2"
         found[name] = {"method": "draft", "draft": str(folder), "k": longest}

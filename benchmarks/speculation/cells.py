@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from benchmarks.speculation.arms import Ran
-from benchmarks.speculation.prompts import COPY
+from benchmarks.speculation.prompts import COPY, PLAIN
 from netgain.errors import UsageError
 from netgain.measuring.workload.item import Item
 
@@ -18,14 +18,16 @@ ROUNDS_ALONE = 4  # rounds of one request before the next cell has its turn
 ENOUGH = 5  # rounds, from which an interval says something
 SURE = 8  # rounds of what has to be shown
 SHOWN = ("multi_turn", "translation", "math_reasoning")  # groups of questions that are measured before the control
-SLOWEST_S = 1.5  # of one request alone, for cells that have not run
+WAVE = 8  # requests of a round, at least, where several run at once
+READ_S, SAID_S = 1 / 700, 0.007  # for a token of a prompt and of an answer, for cells that have not run
+CHARACTERS = 4  # of a token
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """`speedup`: every proposer against none. `control`: proposers under the goodput control against none. Every round asks other
-    prompts."""
+    """`speedup`: every proposer against none. `control`: proposers under the goodput control against none. `plain`: none alone,
+    as the peers benchmark asks. Every round asks other prompts."""
 
-    kind: Literal["speedup", "control"]
+    kind: Literal["speedup", "control", "plain"]
     category: str
     concurrency: int
 
@@ -35,10 +37,10 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> int:
-        """Of one round and arm: enough that most of a block runs at the full concurrency."""
-        if self.kind == "control":
+        """Of one round and arm: at least one wave at the full concurrency."""
+        if self.kind != "speedup":
             return max(2, self.concurrency)
-        return 1 if self.concurrency == 1 else 2 * self.concurrency
+        return 1 if self.concurrency == 1 else max(WAVE, self.concurrency)
 
     @property
     def rounds_at_once(self) -> int:
@@ -49,9 +51,13 @@ class Cell(msgspec.Struct, frozen=True):
         start = number * self.requests
         return [pool[(start + place) % len(pool)] for place in range(self.requests)]
 
-    def expected_s(self, arms: int) -> float:
-        """Of one turn, before there is a measurement."""
-        return self.rounds_at_once * arms * self.requests * SLOWEST_S / self.concurrency**0.5
+    def expected_s(self, arms: int, pool: Sequence[Item]) -> float:
+        """Of one turn, before there is a measurement: on few cores a batch is hardly faster than one after the other."""
+        items = self.items(pool, 0)
+        asked = sum(len(message.content) for item in items for message in item.messages)
+        asked += sum(len(item.prompt or "") for item in items)
+        said = sum(item.max_tokens for item in items)
+        return self.rounds_at_once * arms * (asked / CHARACTERS * READ_S + said * SAID_S)
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,19 +82,24 @@ class Phase(NamedTuple):
 
 
 def phases(categories: Iterable[str], workloads: Iterable[str]) -> list[Phase]:
-    """Every cell once, in the order of what it tells: one request alone, where speculation is made for, on copies and on some
-    questions; the control, beginning with the loads at which it could cost most; then all the rest."""
+    """Every cell once, in the order of what it tells: what no speculation is on this machine; one request alone, where
+    speculation is made for, on copies and on some questions; the control, beginning with the loads at which it could cost
+    most; then all the rest."""
     names, loads = list(categories), list(workloads)
     alone, *others = CONCURRENCIES
     first = [name for name in names if name == COPY or name in SHOWN]
     later = [name for name in names if name not in first]
     found = [
+        ((PLAIN_CELL,), ENOUGH),
         *(((Cell("speedup", name, alone),), SURE) for name in first),
         (tuple(Cell("control", name, load) for load in _TELLING for name in loads), ENOUGH),
         (tuple(Cell("speedup", name, alone) for name in later), SURE),
         *((tuple(Cell("speedup", name, load) for name in names), ENOUGH) for load in reversed(others)),
     ]
     return [Phase(cells, rounds) for cells, rounds in found if cells]
+
+
+PLAIN_CELL = Cell("plain", PLAIN, 1)
 
 
 class Journal:

@@ -115,8 +115,9 @@ def _pays_up_to(out: Mapping[str, _report.Figure], category: str, name: str) -> 
 
 def _control(by_cell: Mapping[Cell, Sequence[Round]], workloads: Sequence[str], names: Sequence[str]) -> Figures:
     """Median over rounds of the time of none over that of the control: below 1 it costs. `control_losses` counts cells whose
-    whole interval lies beyond COSTS_AT_MOST."""
+    whole interval lies beyond COSTS_AT_MOST, `goodput_beyond` names those whose median does, lowest first."""
     out: Figures = {}
+    beyond: list[tuple[float, str]] = []
     worst: tuple[float, str] | None = None
     losses = None
     for workload in workloads:
@@ -134,12 +135,17 @@ def _control(by_cell: Mapping[Cell, Sequence[Round]], workloads: Sequence[str], 
                     worst = min(worst, (ratio, suffix)) if worst else (ratio, suffix)
                 if high is not None:
                     losses = (losses or 0) + (high < 1.0 - COSTS_AT_MOST)
+                if ratio is not None and ratio < 1.0 - COSTS_AT_MOST:
+                    interval = "no interval" if low is None else f"{low:.3f} to {high:.3f}"
+                    beyond.append((ratio, f"{suffix} {ratio:.3f} ({interval})"))
                 out |= {f"goodput_{suffix}": ratio, f"goodput_{suffix}_low": low, f"goodput_{suffix}_high": high}
     out["worst_goodput_ratio"] = worst[0] if worst else None
     out["worst_goodput_ratio_low"] = out[f"goodput_{worst[1]}_low"] if worst else None
     out["worst_goodput_ratio_high"] = out[f"goodput_{worst[1]}_high"] if worst else None
     out["worst_goodput_cell"] = worst[1] if worst else None
     out["control_losses"] = losses
+    out["goodput_beyond"] = "; ".join(said for _, said in sorted(beyond)) if worst else None
+    out["goodput_cells_beyond"] = len(beyond) if worst else None
     return out
 
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from benchmarks.speculation.cells import Cell, Journal, Phase, Round, phases
 from netgain.measuring.workload.item import Item
 
 Pools = Mapping[str, Mapping[str, Sequence[Item]]]
-"""Kind of cell -> category -> what it asks."""
+"""Kind of cell (`waves`: speedup of several at once) -> category -> what it asks."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +26,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     drafts: tuple[str, ...]
     data: str | None
     control_tokens: int = 48
+    wave_tokens: int = 128
 
 
 class Bench:
@@ -38,10 +39,13 @@ class Bench:
         pools: Pools,
         journal: Journal,
         *,
+        controlled: Collection[str] | None = None,
         curve_s: float = CURVE_S,
     ) -> None:
-        """`curve_s`: what measuring the cost of steps, by which the control decides, may take."""
+        """`controlled`: which proposers the control is tried with (None: all). `curve_s`: what measuring the cost of steps, by
+        which the control decides, may take."""
         self._phases = phases(pools["speedup"], pools["control"])
+        self._controlled = [name for name in ways if controlled is None or name in controlled]
         self.cells = [cell for phase in self._phases for cell in phase.cells]
         self._asked = asked
         self._ways = ways
@@ -55,6 +59,17 @@ class Bench:
     def info(self) -> Mapping[str, Any]:
         """What the engine without speculation is; empty when nothing ran."""
         return self._arms[NONE].info if NONE in self._arms else {}
+
+    @property
+    def expected(self) -> dict[str, float]:
+        """Seconds until every cell has the rounds it is to have, by kind and concurrency, without the starts of engines."""
+        left: dict[str, float] = {}
+        for cells, rounds in self._phases:
+            for cell in cells:
+                due = max(0, rounds - len(self._journal.of(cell)))
+                name = cell.kind if cell.kind != "speedup" else f"{cell.kind} c{cell.concurrency}"
+                left[name] = left.get(name, 0.0) + self._expected_s(cell) * due / cell.rounds_at_once
+        return left
 
     async def run(self, until_s: float) -> None:
         """Phase after phase, then all cells by turns, as long as a turn fits."""
@@ -84,16 +99,24 @@ class Bench:
         return -(-len(self._journal.of(cell)) // cell.rounds_at_once)
 
     def _expected_s(self, cell: Cell) -> float:
-        return self._turn_s.get(cell, cell.expected_s(len(self._names(cell))))
+        if cell in self._turn_s:
+            return self._turn_s[cell]
+        return cell.expected_s(len(self._names(cell)), self._pool(cell))
+
+    def _pool(self, cell: Cell) -> Sequence[Item]:
+        kind = "waves" if cell.kind == "speedup" and cell.concurrency > 1 else cell.kind
+        return self._pools[kind][cell.category]
 
     def _names(self, cell: Cell) -> list[str]:
-        return [NONE, *(name if cell.kind == "speedup" else name + GOODPUT for name in self._ways)]
+        if cell.kind == "control":
+            return [NONE, *(name + GOODPUT for name in self._controlled)]
+        return [NONE, *(self._ways if cell.kind == "speedup" else ())]
 
     async def turn(self, cell: Cell) -> None:
         """All rounds of one turn, each of them kept as soon as it is over."""
         arms = [await self._arm(name) for name in self._names(cell)]
         began_s = time.monotonic()
-        pool = self._pools[cell.kind][cell.category]
+        pool = self._pool(cell)
         for _ in range(cell.rounds_at_once):
             number = len(self._journal.of(cell))
             items = cell.items(pool, number)

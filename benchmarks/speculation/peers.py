@@ -35,6 +35,7 @@ MEASURING_S = 30.0  # that must be left behind the start of a further server
 TOKENS = 32  # of an answer, at most
 READ_S, SAID_S = 1 / 60, 1 / 12  # for a token of a prompt and of an answer, before anything was measured
 CHARACTERS = 4  # of a token
+ROUNDS_ALONE = 4  # of one request at a time, before several are asked at once
 SUFFIX_NEEDS = "arctic_inference"
 PLAIN = "none"
 Rates = Mapping[tuple[Cell, str], Sequence[float]]
@@ -111,7 +112,7 @@ async def by_turns(
     rate_of: Callable[[str, Sequence[Item], int, float], Awaitable[float | None]],
     rates: dict[tuple[Cell, str], list[float]],
 ) -> None:
-    """Rounds of all cells, few requests at once first, as long as they are expected to end in time (by the slowest so far);
+    """Rounds of all cells as long as they are expected to end in time (by the slowest so far), one request at a time first;
     one counts where all servers came to the end of it. `rate_of(name, items, concurrency, until_s)` is None where time was
     over."""
     cells = [Cell("speedup", name, load) for load in CONCURRENCIES for name in pools]
@@ -119,6 +120,8 @@ async def by_turns(
     for number in itertools.count():
         ran = False
         for cell in cells:
+            if cell.concurrency > 1 and number < ROUNDS_ALONE:
+                continue
             items = cell.items(pools[cell.category], number)
             expected_s = sum(map(_expected_s, items)) * len(started)
             if time.monotonic() + slower * expected_s > until_s:

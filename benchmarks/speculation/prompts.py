@@ -7,11 +7,17 @@ from types import MappingProxyType
 
 import msgspec
 
+from benchmarks.peers.prompts import items as words
 from netgain.errors import UsageError
 from netgain.measuring.workload.item import Item, Message
 from netgain.measuring.workload.load import bundled_names, load_workload
 
 COPY = "copy"
+PLAIN, PLAIN_TOKENS, PLAIN_PROMPTS = (
+    "decode",
+    128,
+    16,
+)  # what the peers benchmark asks of one stream: so many in and out
 GROUPS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(
@@ -47,6 +53,16 @@ def categories(path: Path | None, max_tokens: int) -> dict[str, tuple[Item, ...]
     if path is not None:
         found |= _spec_bench(path, max_tokens)
     return {name: _mixed(name, items) for name, items in found.items()}
+
+
+def plain() -> dict[str, tuple[Item, ...]]:
+    """Prompts of the very length, words and answers by which the peers benchmark measures one stream."""
+    return {PLAIN: tuple(words(PLAIN_PROMPTS, PLAIN_TOKENS, PLAIN_TOKENS, "speculation"))}
+
+
+def waves(pools: Mapping[str, tuple[Item, ...]], max_tokens: int) -> dict[str, tuple[Item, ...]]:
+    """The same questions for several requests at once, their answers cut at `max_tokens`."""
+    return {name: _cut(items, max_tokens) for name, items in pools.items()}
 
 
 def workloads(max_tokens: int) -> dict[str, tuple[Item, ...]]:

@@ -9,9 +9,10 @@ from collections import defaultdict
 import msgspec
 import pytest
 
-from benchmarks.speculation import peers
+from benchmarks import _report
+from benchmarks.speculation import peers, reference
 from benchmarks.speculation.arms import GOODPUT, NONE, Ran
-from benchmarks.speculation.cells import CONCURRENCIES, ENOUGH, LOADS, Cell, Journal, Round, phases
+from benchmarks.speculation.cells import CONCURRENCIES, ENOUGH, LOADS, PLAIN_CELL, Cell, Journal, Round, phases
 from benchmarks.speculation.figures import figures
 from benchmarks.speculation.prompts import GROUPS, categories
 from netgain.errors import UsageError
@@ -116,6 +117,8 @@ def test_the_control_loses_only_where_the_whole_interval_lies_beyond_the_limit(t
     assert out["control_losses"] == losses
     assert out["worst_goodput_ratio"] == pytest.approx(min(1 / taken, 1 / 0.9), rel=0.01)
     assert out["worst_goodput_cell"] == ("chat_ngram_c8" if taken > 0.9 else "edit_ngram_c8")
+    assert out["goodput_cells_beyond"] == losses
+    assert out["goodput_beyond"].startswith("chat_ngram_c8 0.8" if losses else "")
 
 
 def test_few_rounds_convict_nobody():
@@ -164,6 +167,42 @@ def test_categories_that_gain_for_certain_are_counted():
     assert out["speedup_copy_c1_low"] == pytest.approx(3.0)
 
 
+def result_of_peers(path, context=(), **figures):
+    path.write_text(json.dumps({**figures, "_context": {**_report.machine(), **dict(context)}}))
+    return path
+
+
+def plain_rounds(ms):
+    ran_of = ran(seconds=1.0, tokens=257, decode_s=256 * ms / 1e3)
+    return [Round(cell=PLAIN_CELL, number=0, order=(NONE,), ran={NONE: ran_of}, mismatches={})]
+
+
+def test_one_stream_is_set_beside_the_peers_benchmark(tmp_path):
+    kept = result_of_peers(tmp_path / "peers-x.json", decode_c1_netgain_q4_1=5.0, decode_c1_netgain_bf16=10.0)
+    out = reference.figures(plain_rounds(5.1), "default", "auto", kept)
+    assert out["none_c1_over_peers"] == pytest.approx(1.02)
+    assert out["none_c1_over_peers_file"] == "peers-x.json"
+    assert out["none_c1_over_peers_missing"] is None
+    assert reference.figures(plain_rounds(5.1), "default", "bf16", kept)["none_c1_over_peers"] == pytest.approx(0.51)
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "context", "measured", "why"),
+    [
+        ("default", "fp32", {}, True, "does not measure default with dtype fp32"),
+        ("/other/model.gguf", "auto", {}, True, "does not measure model.gguf"),
+        ("default", "auto", {"cpu": "another"}, True, "another machine"),
+        ("default", "int8", {}, True, "no result of the peers benchmark has decode_c1_netgain_int8"),
+        ("default", "auto", {}, False, "no round of the plain cell"),
+    ],
+)
+def test_unlike_things_are_not_compared_and_the_reason_is_said(tmp_path, model, dtype, context, measured, why):
+    kept = result_of_peers(tmp_path / "peers-x.json", context, decode_c1_netgain_q4_1=5.0)
+    out = reference.figures(plain_rounds(5.1) if measured else [], model, dtype, kept)
+    assert out["none_c1_over_peers"] is None
+    assert why in out["none_c1_over_peers_missing"]
+
+
 def test_every_round_asks_other_prompts():
     pool = list(range(10))
     for cell in (Cell("speedup", "copy", 4), Cell("control", "edit", 8)):
@@ -174,11 +213,12 @@ def test_every_round_asks_other_prompts():
 def test_all_cells_are_asked_once_and_what_must_be_shown_first():
     found = phases(("copy", "qa", "multi_turn", "translation"), WORKLOADS)
     cells = [cell for phase in found for cell in phase.cells]
-    assert len(set(cells)) == len(cells) == 4 * len(CONCURRENCIES) + len(WORKLOADS) * len(LOADS)
-    assert [phase.cells for phase in found[:3]] == [
+    assert len(set(cells)) == len(cells) == 1 + 4 * len(CONCURRENCIES) + len(WORKLOADS) * len(LOADS)
+    assert found[0].cells == (PLAIN_CELL,)
+    assert [phase.cells for phase in found[1:4]] == [
         (Cell("speedup", name, 1),) for name in ("copy", "multi_turn", "translation")
     ]
-    assert {cell.kind for cell in found[3].cells} == {"control"}
+    assert {cell.kind for cell in found[4].cells} == {"control"}
     assert all(phase.rounds >= ENOUGH for phase in found)
 
 
@@ -254,23 +294,29 @@ async def test_cells_of_both_kinds_run_and_are_resumed(tmp_path, small_model):
         Item(id=f"i{n}", category="c", max_tokens=12, messages=(Message("user", "one two one two one two " * n),))
         for n in range(1, 9)
     ]
-    pools = {"speedup": {"copy": items, "qa": items}, "control": {"chat": items}}
+    questions = {"copy": items, "qa": items}
+    pools = {"plain": {"decode": items}, "speedup": questions, "waves": questions, "control": {"chat": items}}
     ways = {"ngram": {"method": "ngram", "k": 3, "lookup_min": 1}, "suffix": {"method": "suffix", "k": 3}}
     asked = Asked(model=str(small_model), dtype="auto", k=3, max_tokens=12, threads=1, drafts=(), data=None)
     path = tmp_path / "r.jsonl"
     journal = Journal(path, msgspec.structs.asdict(asked), fresh=False)
-    bench = Bench(asked, ways, pools, journal, curve_s=0.5)
+    bench = Bench(asked, ways, pools, journal, controlled=["ngram"], curve_s=0.5)
+    expected = bench.expected
+    assert set(expected) == {"plain", "control", "speedup c1", "speedup c4", "speedup c16"}
     with contextlib.closing(bench):
-        cells = [Cell("speedup", "copy", 1), Cell("speedup", "qa", 4), Cell("control", "chat", 32)]
+        cells = [Cell("speedup", "copy", 1), Cell("speedup", "qa", 4), Cell("control", "chat", 32), PLAIN_CELL]
         for cell in cells:
             await bench.turn(cell)
         assert bench.info["speculation"] == "none"
-    assert [len(journal.of(cell)) for cell in cells] == [4, 1, 1]
+        assert bench.expected["speedup c4"] != expected["speedup c4"], "what was measured is not used"
+    assert [len(journal.of(cell)) for cell in cells] == [4, 1, 1, 1]
+    assert set(journal.of(PLAIN_CELL)[0].ran) == {NONE}
+    assert set(journal.of(cells[2])[0].ran) == {NONE, "ngram" + GOODPUT}
     out = figures(
         Journal(path, msgspec.structs.asdict(asked), fresh=False).rounds, ("copy", "qa"), ("chat",), ("ngram", "suffix")
     )
     assert out["token_mismatches"] == 0
-    assert out["requests_compared"] == 2 * (4 + 8 + 32)
+    assert out["requests_compared"] == 2 * (4 + 8) + 32
     for key in ("speedup_copy_ngram_c1", "speedup_qa_suffix_c4", "goodput_chat_ngram_c32", "overhead_copy_suffix_c1"):
         assert out[key] > 0
     assert out["tokens_per_iteration_copy_ngram_c1"] >= 1.0
@@ -281,7 +327,8 @@ async def test_no_cell_is_begun_that_does_not_fit_into_the_time(small_model):
     from benchmarks.speculation.measuring import Asked, Bench
 
     asked = Asked(model=str(small_model), dtype="auto", k=3, max_tokens=12, threads=1, drafts=(), data=None)
-    pools = {"speedup": {"copy": []}, "control": {"chat": []}}
+    slow = [Item(id=f"i{n}", category="c", max_tokens=400, prompt="?") for n in range(8)]
+    pools = {"plain": {"decode": slow}, "speedup": {"copy": slow}, "waves": {"copy": slow}, "control": {"chat": slow}}
     bench = Bench(asked, {"ngram": {"method": "ngram", "k": 3}}, pools, Journal(None, {}, fresh=False))
     await bench.run(time.monotonic() + 0.5)
     assert bench.info == {}

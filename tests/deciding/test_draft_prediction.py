@@ -124,6 +124,8 @@ def test_a_trained_draft_tells_its_survival_weight_and_room(tmp_path):
         ({"architectures": ["LlamaForCausalLMEagle3"]}, "eagle3"),
         ({"architectures": ["EagleLlamaForCausalLM"]}, "eagle"),
         ({"model_type": "medusa"}, "hf-medusa"),
+        ({"architectures": ["DFlashDraftModel"]}, "dflash"),
+        ({"architectures": ["Qwen3DSparkModel"]}, "dspark"),
         ({"architectures": ["LlamaForCausalLM"]}, "model"),
     ],
 )
@@ -134,6 +136,7 @@ def test_checkpoints_of_other_engines_go_by_their_configuration(tmp_path, config
     assert found.kind == kind
     assert found.token_bytes == (0 if kind == "hf-medusa" else 2 * 2 * 2 * 16 * 2)
     assert found.survival is None
+    assert found.one_pass == (kind in ("hf-medusa", "dflash", "dspark"))
 
 
 @pytest.mark.parametrize(
@@ -162,8 +165,8 @@ KINDS = {
     "draft": dict.fromkeys(("netgain", "vllm", "sglang", "llama.cpp"), ("model", "layers")),
     "heads": {
         "netgain": ("feature", "medusa", "mtp"),
-        "vllm": ("eagle", "eagle3", "hf-medusa", "mtp"),
-        "sglang": ("eagle", "eagle3", "mtp"),
+        "vllm": ("eagle", "eagle3", "hf-medusa", "dflash", "dspark", "mtp"),
+        "sglang": ("eagle", "eagle3", "dflash", "dspark", "mtp"),
         "llama.cpp": ("eagle3", "mtp"),
     },
 }
@@ -196,6 +199,12 @@ def test_each_engine_is_told_in_its_own_words():
         *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"),
         *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"),
     )
+    for kind, block in (("dflash", "4"), ("dspark", "3")):  # a block of the one counts the last committed token, too
+        assert json.loads(heads.switch_on("vllm", setting(kind)).flags[1])["method"] == kind
+        assert heads.switch_on("sglang", setting(kind)).flags == (
+            *("--speculative-algorithm", kind.upper(), "--speculative-draft-model-path", "d"),
+            *(f"--speculative-{kind}-block-size", block),
+        )
     netgain = heads.switch_on("netgain", setting("feature"))
     assert netgain.flags == ("--speculation", "draft", "--draft", "d", "--set", "engine.speculation.k=3")
     assert heads.switch_on("netgain", setting("mtp")).flags[:2] == ("--speculation", "mtp")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import typer
 
+from netgain.cli.draft_surface import surface
 from netgain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from netgain.serving.training.prompts import Prompt
 
 app = typer.Typer(no_args_is_help=True, help="Train, inspect and evaluate drafts for speculation.")
+app.command()(surface)
 
 KINDS = ("feature", "medusa", "layers")
 INTERRUPTED = 130

@@ -51,7 +51,8 @@ class ModelSpeculation:
 
 
 class HeadSpeculation:
-    """Heads or a layer over the target's own features draft (EAGLE, Medusa, MTP); token-identical under the coupled verifier."""
+    """Heads or a layer over the target's own features draft (EAGLE, Medusa, MTP, DFlash, DSpark); token-identical under the
+    coupled verifier."""
 
     name = "heads"
     title = "speculation with trained heads (EAGLE, Medusa, MTP)"

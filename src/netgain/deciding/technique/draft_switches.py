@@ -9,9 +9,17 @@ from netgain.errors import UsageError
 
 _VLLM = "0.32.0 (vllm/config/speculative.py)"
 _SGLANG = "0.5.18 (sgl-project/sglang at d315eb725044)"
+_SGLANG_BLOCKS = "0.5.23 (sglang/srt/arg_groups/speculative_hook.py)"
 _LLAMA_CPP = "0.5.0-dev (0c1e570)"
 _NETGAINS_OWN = ("feature", "medusa")
-_VLLM_METHODS: Mapping[str, str] = {"eagle": "eagle", "eagle3": "eagle3", "hf-medusa": "medusa", "mtp": "mtp"}
+_VLLM_METHODS: Mapping[str, str] = {
+    "eagle": "eagle",
+    "eagle3": "eagle3",
+    "hf-medusa": "medusa",
+    "dflash": "dflash",
+    "dspark": "dspark",
+    "mtp": "mtp",
+}
 _SGLANG_ALGORITHMS: Mapping[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
 _LLAMA_TYPES: Mapping[str, str] = {"eagle3": "draft-eagle3", "mtp": "draft-mtp"}
 
@@ -45,6 +53,8 @@ def heads_switch(engine: str, setting: Setting) -> SwitchOn:
         return _vllm(_VLLM_METHODS[kind], source, k)
     if engine == "sglang" and kind in _SGLANG_ALGORITHMS:
         return _sglang(_SGLANG_ALGORITHMS[kind], source, k)
+    if engine == "sglang" and kind in ("dflash", "dspark"):
+        return _sglang_block(kind, source, int(k))
     if engine == "llama.cpp" and kind in _LLAMA_TYPES:
         return _llama_cpp(_LLAMA_TYPES[kind], source, k)
     own = " (trained by netgain, whose files no other engine reads)" if kind in _NETGAINS_OWN else ""
@@ -72,6 +82,16 @@ def _sglang(algorithm: str, source: str, k: str) -> SwitchOn:
         *(*chain, "--speculative-num-draft-tokens", str(int(k) + 1)),
     )
     return SwitchOn(engine="sglang", flags=flags, checked_with=(), read_from=_SGLANG)
+
+
+def _sglang_block(kind: str, source: str, k: int) -> SwitchOn:
+    """A block is drafted in one pass. DFlash's counts the last committed token, too, and DSpark's does not."""
+    block = k + 1 if kind == "dflash" else k
+    flags = (
+        *("--speculative-algorithm", kind.upper(), "--speculative-draft-model-path", source),
+        *(f"--speculative-{kind}-block-size", str(block)),
+    )
+    return SwitchOn(engine="sglang", flags=flags, checked_with=(), read_from=_SGLANG_BLOCKS)
 
 
 def _llama_cpp(kind: str, source: str, k: str) -> SwitchOn:

@@ -8,13 +8,23 @@ import msgspec
 
 from netgain.errors import UsageError
 
-Kind = Literal["feature", "medusa", "layers", "model", "eagle", "eagle3", "hf-medusa", "mtp"]
+Kind = Literal["feature", "medusa", "layers", "model", "eagle", "eagle3", "hf-medusa", "dflash", "dspark", "mtp"]
 """`feature`, `medusa` and `layers` are netgain's own (netgain draft train); `mtp` are modules that the target's checkpoint
 carries; the others are checkpoints in the form that vLLM and SGLang read."""
 
 MODELS: tuple[Kind, ...] = ("model", "layers")
 OF_THE_TARGET = "mtp"  # instead of a folder: the target's own modules
 _MANIFEST, _WEIGHTS, _CONFIG = "draft.json", "draft.safetensors", "config.json"
+_NAMED: tuple[tuple[str, Kind], ...] = (
+    ("dspark", "dspark"),
+    ("dflash", "dflash"),
+    ("eagle3", "eagle3"),
+    ("eagle", "eagle"),
+    ("medusa", "hf-medusa"),
+)
+"""What the names of an architecture have in them -> kind; the first that fits."""
+
+_BLOCKS: tuple[Kind, ...] = ("hf-medusa", "dflash", "dspark")  # all drafts of a step come from one pass
 _VALUE_BYTES = 2  # of keys, values and features in 16 bit
 
 
@@ -116,19 +126,11 @@ def _trained(source: str, folder: Path) -> Drafter:
 def _checkpoint(source: str, folder: Path) -> Drafter:
     config: dict[str, Any] = json.loads((folder / _CONFIG).read_bytes())
     names = " ".join(map(str, config.get("architectures") or ())).lower() + f" {config.get('model_type', '')}".lower()
-    kind: Kind = (
-        "eagle3"
-        if "eagle3" in names
-        else "eagle"
-        if "eagle" in names
-        else "hf-medusa"
-        if "medusa" in names
-        else "model"
-    )
+    kind: Kind = next((kind for word, kind in _NAMED if word in names), "model")
     return Drafter(
         source=source,
         kind=kind,
-        one_pass=kind == "hf-medusa",
+        one_pass=kind in _BLOCKS,
         weight_bytes=_weights(folder),
         token_bytes=_kv_bytes(config) if kind != "hf-medusa" else 0,
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from netgain.ledger.clock import WallClock
+from netgain.ledger.collector import Collector
 from netgain.ledger.records import EngineTrace
 from netgain.serving.engine.request import Output, Request, SamplingParams, TokenLogprobs
 from netgain.serving.runtime.build import build_engine
@@ -34,9 +35,10 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 class LLM:
     """An engine in this process. Use as a context manager, or call `close`."""
 
-    def __init__(self, config: EngineConfig | None = None) -> None:
+    def __init__(self, config: EngineConfig | None = None, collector: Collector | None = None) -> None:
+        """`collector` takes the records of its steps, which nobody sees otherwise."""
         self._clock = WallClock()
-        self.built = build_engine(config or EngineConfig(), self._clock)
+        self.built = build_engine(config or EngineConfig(), self._clock, collector)
         self._ids = itertools.count()
 
     def generate(
