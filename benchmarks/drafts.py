@@ -65,19 +65,18 @@ def _costs(model: str, draft: Path, manifest: Manifest) -> dict[str, _report.Fig
     """CPU milliseconds, one thread: a step of the target alone and with what a draft wants of it, and one draft."""
     kernels = load_kernels("auto", 1)
     torch.set_num_threads(1)
-    plain, tapped = load_model(model, "auto", kernels), load_model(model, "auto", kernels, taps=manifest.taps)
+    files = DraftFiles(str(draft), manifest)
+    plain, tapped = load_model(model, "auto", kernels), load_model(model, "auto", kernels, taps=files.taps)
     blocks = CONTEXT // BLOCK + 2
     timed: dict[str, Callable[[], object]] = {}
     alone = TorchExecutor(plain.model, PagedKV(plain.config, blocks, BLOCK, torch.bfloat16), kernels)
     for rows in (1, 2, 3):
         timed[f"target_step_{rows}_ms"] = _step(alone, rows)
     for dtype in ("bf16", "int8", "int4"):
-        drafts = load_draft(DraftFiles(str(draft), manifest), dtype, tapped, kernels, torch.bfloat16, BLOCK).over(
-            blocks, 512
-        )
+        drafts = load_draft(files, dtype, tapped, kernels, torch.bfloat16, BLOCK).over(blocks, 512)
         timed[f"draft_{dtype}_ms"] = _step(drafts.proposer.executor, 1)
         kv = PagedKV(tapped.config, blocks, BLOCK, torch.bfloat16)
-        seen = TorchExecutor(tapped.model, kv, kernels, drafts.features, drafts.fuse)
+        seen = TorchExecutor(tapped.model, kv, kernels, drafts.features)
         for rows in (1, 2, 3) if dtype == "int4" else ():
             timed[f"target_step_{rows}_tapped_ms"] = _step(seen, rows)
     taken: dict[str, list[float]] = {name: [] for name in timed}
