@@ -122,7 +122,9 @@ async def compare(
         if not any(one.engine != "netgain" for one in field):
             print("no peer is installed: run again with --install", file=sys.stderr)
         for one in field:
-            if one.engine == "netgain":  # its start is quoted with the files in the page cache: this one puts them there
+            if (
+                one.engine == "netgain"
+            ):  # its start is quoted with the files in the page cache: this one puts them there
                 async with contextlib.AsyncExitStack() as uncounted:
                     await start(uncounted, one.server)
             results["start"][one.label].append(await start(stack, one.server))
