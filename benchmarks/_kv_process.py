@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from netgain.cost.step_cost import StepCost
+from netgain.deciding.kv.page_cache import forget_files
 from netgain.errors import NetgainError
 from netgain.measuring.workload.item import Item
 from netgain.serving.engine.request import SamplingParams
@@ -30,14 +32,18 @@ TEXT = (
     "The harbour opens at six in the morning. The ferry leaves every ninety minutes. Bicycles travel free of charge.\n"
 ) * 120
 READY = "stored"
+STEP_COST_BUDGET_S = 10.0
+_LEARNING = 6
 
 
 class Answer(NamedTuple):
-    """`error`: |time from admission to the first token / what was predicted - 1|, where something was decided."""
+    """`error`: |time from admission to the first token / what was predicted - 1|, where something was decided. `loaded` tokens of
+    the prompt came from a tier."""
 
     output_ids: tuple[int, ...]
     ttft_s: float
     error: float | None
+    loaded: int = 0
 
 
 class At(msgspec.Struct, frozen=True):
@@ -50,9 +56,24 @@ class At(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
+    """`bytes_per_s`: of the tier itself, without an engine; `latency_s` and `link_bytes_per_s`: of its link, as the engine learnt
+    it (None: it did not). `resident`: so many files stayed in the page cache at the worst time (None: there are none, or the
+    system does not tell)."""
+
     at: dict[int, At]
     bytes_per_s: float
     wrong: int
+    latency_s: float | None = None
+    link_bytes_per_s: float | None = None
+    resident: int | None = None
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """What a step costs, what a token's KV takes, and how many tokens are computed in one step."""
+
+    cost: StepCost
+    token_bytes: int
+    chunk_tokens: int
 
 
 class Arms:
@@ -77,6 +98,10 @@ class Arms:
             llm.close()
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._engines)
+
+    @property
     def tokenizer(self) -> Tokenizer:
         return next(iter(self._engines.values())).built.loaded.tokenizer
 
@@ -93,24 +118,46 @@ class Arms:
         for name in self._engines:
             self.first(name, tuple(range(1000, 1100)))
 
-    def first(self, name: str, prompt: tuple[int, ...]) -> Answer:
-        """One request alone, with everything stored before the next."""
+    def learn_links(self) -> None:
+        """As `warm_up`; and what computing and loading cost is learnt, from prompts that nobody shares."""
+        for name in self._engines:
+            for turn in range(_LEARNING):
+                self.first(name, tuple(range(1000 + turn % 2, 1400)))
+                self._engines[name].built.engine.scheduler.pool.clear_cache()
+
+    def settle(self, name: str) -> None:
+        """Everything that was published is stored."""
+        settle(self._engines[name])
+
+    def first(self, name: str, prompt: tuple[int, ...], *, salt: bytes = b"", settled: bool = True) -> Answer:
+        """One request alone, and if `settled` with everything stored before the next."""
         llm = self._engines[name]
         if not self._keeps:
             llm.built.engine.scheduler.pool.clear_cache()
         before_s = time.monotonic()
-        (done,) = llm.generate([prompt], SAMPLING)
+        (done,) = llm.generate([prompt], SAMPLING, salt=salt)
         if done.error is not None or done.trace.first_token_s is None:
             raise NetgainError(f"a request of the benchmark failed: {done.error}")
-        settle(llm)
+        if settled:
+            settle(llm)
         kv = done.trace.kv
         error = None
         if kv is not None and kv.actual_s is not None and kv.warm_s and kv.why in ("load", "compute"):
             error = abs(kv.actual_s / kv.warm_s - 1)
-        return Answer(done.output_ids, done.trace.first_token_s - before_s, error)
+        loaded = 0 if kv is None else kv.loaded_tokens
+        return Answer(done.output_ids, done.trace.first_token_s - before_s, error, loaded)
 
     def counter(self, name: str, counter: str) -> float:
         return self._engines[name].built.engine.tier_counters().get(counter, 0.0)
+
+    def link(self, name: str) -> tuple[float | None, float | None]:
+        """Latency and bandwidth of reading from its tier, as learnt."""
+        counters = self._engines[name].built.engine.tier_counters()
+        latency_s, rate = (
+            next((value for key, value in counters.items() if key.startswith(f"{figure}/")), None)
+            for figure in ("tier_load_latency_s", "tier_load_bytes_per_s")
+        )
+        return latency_s, rate
 
     def bytes_loaded(self, name: str) -> float:
         counters = self._engines[name].built.engine.tier_counters()
@@ -189,6 +236,7 @@ def _store(tier: str, lengths: Sequence[int]) -> None:
 def _load(tier: str, lengths: Sequence[int], repeats: int) -> Run:
     at: dict[int, At] = {}
     wrong = 0
+    resident: list[int | None] = []
     with Arms({"warm": (tier, "always"), "cold": ()}) as engines, Arms({"device": ()}, keeps=True) as device:
         engines.warm_up()
         device.warm_up()
@@ -200,7 +248,7 @@ def _load(tier: str, lengths: Sequence[int], repeats: int) -> Run:
             times: dict[str, list[float]] = {"cold": [], "warm": [], "suffix": []}
             moved = engines.bytes_loaded("warm")
             for _ in range(repeats):
-                _forget_files(tier)
+                resident.append(_forget_files(tier))
                 warm = engines.first("warm", prompt)
                 cold = engines.first("cold", prompt)
                 suffix = device.first("device", prompt)
@@ -210,7 +258,26 @@ def _load(tier: str, lengths: Sequence[int], repeats: int) -> Run:
             medians = {name: statistics.median(values) for name, values in times.items()}
             size = round((engines.bytes_loaded("warm") - moved) / repeats)
             at[length] = At(medians["cold"], medians["warm"], medians["suffix"], size)
-    return Run(at, statistics.median(_bandwidth(tier, at[lengths[-1]].bytes) for _ in range(repeats)), wrong)
+        latency_s, link_bytes_per_s = engines.link("warm")
+    bandwidth = statistics.median(_bandwidth(tier, at[lengths[-1]].bytes) for _ in range(repeats))
+    stayed = max((files for files in resident if files is not None), default=None)
+    return Run(at, bandwidth, wrong, latency_s, link_bytes_per_s, stayed)
+
+
+def step_cost() -> Costs:
+    """Measured in a process of its own, and kept for the engines that start later."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks._kv_process", "step-cost"], stdout=subprocess.PIPE, check=False
+    )
+    if done.returncode:
+        raise NetgainError(f"the process that measures what a step costs ended with {done.returncode}")
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Costs)
+
+
+def _step_cost() -> Costs:
+    with LLM(EngineConfig.model_validate({"cache": {"kv_tokens": 4096}})) as llm:
+        cost = asyncio.run(llm.built.engine.measure_step_cost(STEP_COST_BUDGET_S))
+        return Costs(cost, int(llm.built.info["kv_token_bytes"]), int(llm.built.info["max_batch_tokens"]))
 
 
 def _bandwidth(tier: str, size: int) -> float:
@@ -236,23 +303,24 @@ def _bandwidth(tier: str, size: int) -> float:
 
 
 def _files(tier: str) -> list[Path]:
-    return sorted(Path(tier.removeprefix("disk:").rpartition(":")[0]).rglob("*.kv"))
+    return sorted(_folder(tier).rglob("*.kv"))
 
 
-def _forget_files(tier: str) -> None:
-    """Drop the tier's files from the page cache."""
-    if not tier.startswith("disk"):
-        return
-    for file in _files(tier):
-        descriptor = os.open(file, os.O_RDONLY)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
+def _forget_files(tier: str) -> int | None:
+    """Drop the tier's files from the page cache. How many stayed; None where there are none, or it is not told."""
+    return forget_files(_folder(tier)).resident if tier.startswith("disk") else None
+
+
+def _folder(tier: str) -> Path:
+    return Path(tier.removeprefix("disk:").rpartition(":")[0])
 
 
 def main() -> None:
     match sys.argv[1:]:
         case ["store", tier, lengths]:
             _store(tier, json.loads(lengths))
+        case ["step-cost"]:
+            print(msgspec.json.encode(_step_cost()).decode(), flush=True)
         case ["load", tier, lengths, repeats]:
             print(msgspec.json.encode(_load(tier, json.loads(lengths), int(repeats))).decode(), flush=True)
 

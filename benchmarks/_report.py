@@ -62,8 +62,7 @@ def write(
     `_context` in the file is machine, versions and commit, and `context` (settings of this run) on top. Raises TypeError
     for a figure that is no number, text or None.
     """
-    flat = {name: _flat(name, value) for name, value in figures.items()}
-    where = {**machine(), **(context or {})}
+    flat, where = save(json_path, figures, context)
     table = Table(title=title or None, title_justify="left")
     table.add_column("figure")
     table.add_column("value", justify="right")
@@ -77,11 +76,20 @@ def write(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def save(
+    json_path: Path | None, figures: Mapping[str, Figure], context: Mapping[str, object] | None = None
+) -> tuple[dict[str, Figure], dict[str, object]]:
+    """Write the file as `write` does, if there is a path, and print nothing. What is in it: figures, and `_context`."""
+    flat = {name: _flat(name, value) for name, value in figures.items()}
+    where = {**machine(), **(context or {})}
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         part = json_path.with_name(json_path.name + ".part")
         part.write_text(json.dumps({**flat, "_context": where}, indent=2, allow_nan=False, default=str) + "\n")
         part.replace(json_path)
+    return flat, where
 
 
 def machine() -> dict[str, object]:
@@ -97,7 +105,7 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "torch": _version("torch"),
         "netgain": _version("netgain"),
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
@@ -141,7 +149,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit of this tree, with "+changes" when files differ from it; None outside a repository."""
     root = Path(__file__).resolve().parent.parent
 

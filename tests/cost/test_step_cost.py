@@ -153,3 +153,11 @@ def test_a_batch_that_time_did_not_reach_was_meant_to_be_measured():
     cost = curve({(1, 1, 0): 0.01, (4, 1, 0): 0.02})
     assert cost.largest_batch == 4
     assert msgspec.structs.replace(cost, unmeasured=((16, 1, 0),)).largest_batch == 16
+
+
+def test_a_prompt_is_charged_in_chunks() -> None:
+    even = curve({(1, tokens, context): 0.001 * tokens for tokens in (1, 64, 256) for context in (0, 4096)})
+    assert even.prompt_s(100, 1000) == pytest.approx(0.9)
+    assert even.prompt_s(5, 5) == 0.0
+    dear = curve({(1, tokens, context): 0.001 * tokens + 0.01 for tokens in (1, 256) for context in (0, 4096)})
+    assert dear.prompt_s(0, 256, 64) - dear.prompt_s(0, 256) == pytest.approx(3 * 0.01), "each step has its own cost"

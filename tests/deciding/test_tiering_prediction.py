@@ -11,7 +11,7 @@ from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.facts import Facts
-from netgain.deciding.technique.tiering import BLOCK_TOKENS, KVTiering, copy_rate, prefill_s
+from netgain.deciding.technique.tiering import BLOCK_TOKENS, PASSES, KVTiering, copy_rate
 from netgain.deciding.technique.tiering_switches import tiering_switch
 from netgain.errors import UsageError
 from netgain.ledger.stage import Stage
@@ -91,6 +91,17 @@ def test_a_tier_too_small_for_the_documents_between_two_uses_finds_nothing(make_
     assert found.setting["gib"] >= 0.5
 
 
+def test_what_comes_while_the_rest_is_computed_costs_nothing(make_record) -> None:
+    """Half of each prompt is shared; moving it takes a third of computing the other half, behind which most of it comes."""
+    shared = 16 * BLOCK_TOKENS
+    rest = PREFIX + SUFFIX - shared
+    token_bytes = int(rest * TOKEN_S / 3 / shared * copy_rate() / PASSES)
+    found = KVTiering().predict(facts(make_record, shared=shared, token_bytes=token_bytes))
+    moved_s = 4 / 6 * shared * token_bytes / (copy_rate() / PASSES)
+    assert found.saved_s[Stage.PREFILL] == pytest.approx(4 / 6 * shared * TOKEN_S)
+    assert 0.0 < found.spent_s[Stage.KV_LOAD] < moved_s / 2
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -109,11 +120,6 @@ def test_it_is_ranked_with_the_others_and_gets_no_hints_about_speculation(make_r
     own = next(one for one in rank(CATALOGUE, facts(make_record)) if one.technique == "kv-tiers")
     assert own.prediction is not None
     assert own.hints == ()
-
-
-def test_prefill_is_charged_in_chunks_that_were_measured() -> None:
-    assert prefill_s(cost(), 100, 1000) == pytest.approx(900 * TOKEN_S)
-    assert prefill_s(cost(), 5, 5) == 0.0
 
 
 def test_each_engine_is_told_in_its_own_words() -> None:

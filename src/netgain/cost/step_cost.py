@@ -76,6 +76,11 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """A step that computes a prompt chunk of one sequence and nothing else."""
         return self.verify(1, tokens, context)
 
+    def prompt_s(self, start: int, end: int, chunk_tokens: int | None = None) -> float:
+        """Computing a prompt's tokens from `start` to `end`, alone, in chunks of `chunk_tokens` (None: the longest measured)."""
+        longest = chunk_tokens or max((point.tokens for point in self.points if point.batch == 1), default=1)
+        return sum(self.prefill(min(longest, end - at), at).seconds for at in range(start, end, longest))
+
     def v(self, tokens: int, *, batch: int, context: int) -> float | None:
         """The cost of computing `tokens` tokens per sequence in one step over that of one; None outside the measured range."""
         many, one = self.verify(batch, tokens, context), self.verify(batch, 1, context)

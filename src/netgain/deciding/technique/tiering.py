@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 
+from netgain.cost.link import LinkFit
+from netgain.cost.loading import GROUP_BLOCKS, LAYER_GROUPS, Choice, choose, layered
 from netgain.cost.reuse import ReuseCurve, reuse_curve
 from netgain.cost.step_cost import StepCost
 from netgain.deciding.technique.facts import Facts
@@ -26,6 +28,7 @@ SMALLEST_GIB = 0.125
 SIZES = 12  # doubling from the smallest that is not less than the device's own
 NEAR = 0.99  # of the best gain: the smallest tier with so much of it is proposed
 LOOKUP_S = 5e-4  # asking a tier of this machine: a turn of the loop and a message between threads
+EXCHANGE_S = 2e-4  # of a group of blocks: a message between threads there and back
 PASSES = 3  # over the bytes of KV on its way: checksum, gathering, placing
 _GIB = float(1 << 30)
 
@@ -128,8 +131,8 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[bytes, ...]
 
     def extra(self, blocks: int) -> int:
-        """Tokens beyond the device's that `blocks` leading blocks bring; the last token is always computed."""
-        return max(0, min(int(blocks) * BLOCK_TOKENS, self.tokens - 1) - self.cached)
+        """Blocks beyond the device's, of `blocks` leading ones; the last token is always computed."""
+        return max(0, min(int(blocks), (self.tokens - 1) // BLOCK_TOKENS) - self.cached // BLOCK_TOKENS)
 
 
 class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,17 +154,16 @@ def _outcome(
     hits = curve.hits(int(gib * _GIB / (token_bytes * BLOCK_TOKENS)))
     saved, loads, stores, ratios, loaded = [], [], [], [], 0
     for one, blocks in zip(asked, hits, strict=True):
-        extra = one.extra(blocks)
-        gain_s = one.prefill_s * (1.0 - _share_left(cost, one, extra))
-        load_s = LOOKUP_S + extra * token_bytes / rate
-        if gain_s <= load_s:  # the policy computes then
-            extra, gain_s, load_s = 0, 0.0, LOOKUP_S
+        choice = _choice(cost, one, one.extra(blocks), token_bytes * BLOCK_TOKENS, rate)
+        extra = choice.blocks * BLOCK_TOKENS
+        left_s = _compute_s(cost, one, choice.blocks)
+        gain_s, load_s = one.prefill_s - left_s, (choice.warm_s or 0.0) - left_s
         store_s = (one.tokens + one.output_tokens - one.cached - extra) * token_bytes / rate
         loaded += extra
         saved.append(gain_s)
-        loads.append(load_s - LOOKUP_S)
+        loads.append(load_s)
         stores.append(store_s)
-        ratios.append(one.e2e_s / max(1e-9, one.e2e_s - gain_s + load_s + store_s))
+        ratios.append(one.e2e_s / max(1e-9, one.e2e_s - gain_s + load_s + LOOKUP_S + store_s))
     count, whole = len(asked), sum(one.e2e_s for one in asked)
     net_s = (sum(saved) - sum(loads) - sum(stores)) / count - LOOKUP_S
     return _Outcome(
@@ -176,23 +178,34 @@ def _outcome(
     )
 
 
-def _share_left(cost: StepCost, one: _Asked, extra: int) -> float:
-    """Of the recorded prefill, by the measured cost of steps."""
-    if not extra:
-        return 1.0
-    now_s = prefill_s(cost, one.cached, one.tokens)
-    return prefill_s(cost, one.cached + extra, one.tokens) / now_s if now_s > 0.0 else 1.0
+def _choice(cost: StepCost, one: _Asked, blocks: int, block_bytes: int, rate: float) -> Choice:
+    """What the engine's policy would do with so many blocks in the tier, by its own formula: the end of what it loads comes by
+    layers while the rest is computed."""
+    places, links = [0] * blocks, [LinkFit(EXCHANGE_S, rate, 0.0, 0)]
+
+    def hidden_s(loaded: int) -> float:
+        pass_s = _first_step_s(cost, one, loaded)
+        return layered(places[:loaded], links, block_bytes, GROUP_BLOCKS, LAYER_GROUPS, pass_s).hidden_s
+
+    return choose(places, links, block_bytes, lambda loaded: _compute_s(cost, one, loaded), GROUP_BLOCKS, hidden_s)
 
 
-def prefill_s(cost: StepCost, start: int, end: int) -> float:
-    """Computing a prompt's tokens from `start` to `end`, alone, in chunks as long as the longest that was measured."""
+def _compute_s(cost: StepCost, one: _Asked, blocks: int) -> float:
+    """Of the recorded prefill, what is left behind so many blocks beyond the device's, by the measured cost of steps."""
+    return one.prefill_s * _share(cost, one, cost.prompt_s(one.cached + blocks * BLOCK_TOKENS, one.tokens))
+
+
+def _first_step_s(cost: StepCost, one: _Asked, blocks: int) -> float:
+    """Of that, the first step's, behind which layers may come."""
+    start = one.cached + blocks * BLOCK_TOKENS
     longest = max((point.tokens for point in cost.points if point.batch == 1), default=1)
-    seconds, at = 0.0, start
-    while at < end:
-        chunk = min(longest, end - at)
-        seconds += cost.prefill(chunk, at).seconds
-        at += chunk
-    return seconds
+    return one.prefill_s * _share(cost, one, cost.prompt_s(start, min(one.tokens, start + longest)))
+
+
+def _share(cost: StepCost, one: _Asked, seconds: float) -> float:
+    """Of what the whole prefill takes by the measured cost."""
+    whole_s = cost.prompt_s(one.cached, one.tokens)
+    return seconds / whole_s if whole_s > 0.0 else 1.0
 
 
 def copy_rate(size: int = 1 << 25, repeats: int = 5) -> float:

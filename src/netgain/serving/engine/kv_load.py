@@ -7,6 +7,7 @@ from itertools import takewhile
 import msgspec
 
 from netgain.cost.link import LinkFit
+from netgain.cost.loading import GROUP_BLOCKS, LAYER_GROUPS
 from netgain.ledger.records import KVReuse
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.sequence import Sequence as Queued
@@ -30,10 +31,10 @@ class TieringOptions(msgspec.Struct, frozen=True, kw_only=True):
     load_s: float = 10.0
     ahead_bytes: int = 256 << 20
     room_bytes: int = 128 << 20
-    group: int = 16
+    group: int = GROUP_BLOCKS
     close_s: float = 1.0
     pin_s: float = 3600.0
-    layer_groups: int = 6
+    layer_groups: int = LAYER_GROUPS
 
 
 class Tail:

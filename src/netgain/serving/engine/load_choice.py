@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from netgain.cost.link import LinkEstimate, LinkFit
+from netgain.cost.loading import NOT_LAYERED, Choice, Layered, Why, choose, layered
 from netgain.serving.engine.kv_load import Load, TieringOptions
 from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.sequence import Sequence as Queued
-from netgain.serving.tiers.choice import NOT_LAYERED, Choice, Layered, Why, choose, layered
 
 LEAST_WAIT_S = 0.02  # no load is given up before
 _LEAST_KNOWN = 3

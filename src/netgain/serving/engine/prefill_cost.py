@@ -35,14 +35,15 @@ class PrefillCost:
     def seconds(self, start: int, end: int) -> float | None:
         """To compute the tokens from `start` to `end`, in chunks; None while nothing is known."""
         curve = self._curve()
+        if curve is not None:
+            return curve.prompt_s(start, end, self._chunk_tokens) * self._correction
         line = self._line.fit()
+        if line is None:
+            return None if end > start else 0.0
         total_s = 0.0
         for at in range(start, end, self._chunk_tokens):
-            tokens = min(self._chunk_tokens, end - at)
-            if curve is not None:
-                total_s += curve.prefill(tokens, at).seconds * self._correction
-            elif line is not None and (seconds := line.predict_s(tokens)) is not None:
-                total_s += seconds
-            else:
+            seconds = line.predict_s(min(self._chunk_tokens, end - at))
+            if seconds is None:
                 return None
+            total_s += seconds
         return total_s

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 
+from netgain.cost.loading import Choice, Why
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.ledger.records import KVReuse
@@ -25,7 +26,6 @@ from netgain.serving.engine.sequence import SequenceState
 from netgain.serving.engine.step_plan import Published, StepPlan
 from netgain.serving.engine.storing import Storing
 from netgain.serving.engine.tier_report import COUNTED, named_counters, write_down
-from netgain.serving.tiers.choice import Choice, Why
 from netgain.serving.tiers.kv_store import KVStore, Loaded, Located
 from netgain.serving.tiers.layered import LayersLoaded, group_starts
 from netgain.serving.tiers.runner import Runner

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from netgain.cost.loading import LAYER_GROUPS
 from netgain.serving.runtime.settings import Settings
 from netgain.serving.runtime.tier_specs import parse_tier
 from netgain.serving.tiers.codecs.names import unknown
@@ -53,7 +54,7 @@ class KVTierSettings(Settings):
         default=256 << 20, ge=0, description="fetched at most for requests that are still in the queue"
     )
     layer_groups: int = Field(
-        default=6,
+        default=LAYER_GROUPS,
         ge=1,
         le=16,
         description="the end of a prefix may come in so many groups of layers while the suffix is computed, where the link is "

@@ -9,6 +9,8 @@ import msgspec
 
 from netgain.cost.link import LinkFit
 
+GROUP_BLOCKS = 16  # that go in one exchange, unless told otherwise
+LAYER_GROUPS = 6  # in which the end of a prefix comes, unless told otherwise
 LEAST_HIDDEN_S = 0.001  # of a transfer: to hide less is not worth the exchanges
 LEAST_HIDDEN = 0.03  # the same as a share of the pass
 MOVING = 0.9  # of a pass, in which layers are to come
@@ -53,7 +55,7 @@ def choose(
     links: Sequence[LinkFit | None],
     block_bytes: int,
     compute_s: Callable[[int], float | None],
-    group: int = 16,
+    group: int = GROUP_BLOCKS,
     hidden_s: Callable[[int], float] = lambda blocks: 0.0,
 ) -> Choice:
     """`places[i]` is the tier that has the i-th block beyond those on the device, `links` what loading from each tier costs,

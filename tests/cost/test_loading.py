@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netgain.cost.link import LinkFit
-from netgain.serving.tiers.choice import MOVING, NOT_LAYERED, Choice, Layered, Why, choose, layered, load_s
+from netgain.cost.loading import MOVING, NOT_LAYERED, Choice, Layered, Why, choose, layered, load_s
 
 FAST = LinkFit(0.0001, 1e10, 0.0, 10)
 SLOW = LinkFit(0.01, 1e7, 0.0, 10)
