@@ -115,6 +115,7 @@ def test_of_a_load_that_was_hidden_behind_the_queue_nothing_is_saved() -> None:
     ("change", "said"),
     [
         ({"records": ()}, "no recorded request loaded KV from a tier"),
+        ({"records": (), "kv_codecs": CodecsTold(tiers=())}, "keeps no KV beyond the device"),
         ({"kv_codecs": CodecsTold()}, "was not measured: netgain cache codecs m"),
         (
             {"kv_codecs": CodecsTold(measured=(CODECS[2],))},
@@ -142,6 +143,7 @@ def test_the_lossless_one_is_tried_unasked_and_the_lossy_one_only_when_named() -
 def test_what_a_server_tells_is_read_and_what_cannot_be_is_nothing() -> None:
     told = {"kv_codecs_measured": msgspec.json.encode(CODECS).decode(), "kv_codecs": '["zstd"]'}
     assert codecs_told(told) == CodecsTold(measured=CODECS, used=("zstd",))
+    assert codecs_told({"kv_tiers": "[]"}).tiers == ()
     assert codecs_told({}) == CodecsTold()
     for nothing in ("", "null", "no json", '{"a": 1}', '[{"name": "zstd"}]'):
         assert codecs_told(dict.fromkeys(told, nothing)) == CodecsTold()

@@ -91,6 +91,12 @@ def test_a_tier_too_small_for_the_documents_between_two_uses_finds_nothing(make_
     assert found.setting["gib"] >= 0.5
 
 
+def test_what_another_start_of_the_servers_left_behind_is_gone(make_record) -> None:
+    """Under two starts of three prompts each, of two documents in turn, one prompt of each start comes back."""
+    found = KVTiering().predict(facts(make_record, starts={f"p{number}": number // 3 for number in range(6)}))
+    assert found.saved_s[Stage.PREFILL] == pytest.approx(2 / 6 * PREFIX * TOKEN_S)
+
+
 def test_what_comes_while_the_rest_is_computed_costs_nothing(make_record) -> None:
     """Half of each prompt is shared; moving it takes a third of computing the other half, behind which most of it comes."""
     shared = 16 * BLOCK_TOKENS
@@ -110,6 +116,7 @@ def test_what_comes_while_the_rest_is_computed_costs_nothing(make_record) -> Non
         ({"step_cost": None, "step_cost_missing": "asked too early"}, "asked too early"),
         ({"kv_tokens": None}, "does not tell how much room"),
         ({"records": ()}, "fewer than two"),
+        ({"starts": {f"p{number}": number // 2 for number in range(6)}}, "of the same start of the servers"),
     ],
 )
 def test_where_it_cannot_apply_it_says_why(make_record, change, said) -> None:

@@ -116,8 +116,8 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
         design = planned.design
         for said in (f"the experiment: {planned.estimate.says}", *planned.lost):
             narrator.found(said)
-        tried = {item.id for item in design.fewest.items}
-        good = [record for record in recorded.records if record.ok and record.item_id in tried]
+        tried = design.fewest
+        good = [record for record in recorded.records if record.ok and record.item_id in tried.ids]
         version = await engine_version(settings.engine, baseline.url)
         facts = Facts(
             engine=settings.engine,
@@ -135,6 +135,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             drafter=drafter_on(settings, served),
             kv_tokens=whole_number(served.told.get("kv_tokens")),
             kv_token_bytes=whole_number(served.told.get("kv_token_bytes")),
+            starts={item.id: tried.start_of(at) for at, group in enumerate(tried.groups) for item in group},
             kv_codecs=codecs_told(served.told),
         )
         bottleneck = find_bottleneck(facts)
@@ -150,7 +151,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seconds=0.0,
             first_verdict_s=None,
-            asked=asked_for(settings, workload, len(tried)),
+            asked=asked_for(settings, workload, len(tried.ids)),
             context=context(),
             server=served.told,
             decomposition=facts.decomposition,
@@ -173,7 +174,11 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             deploy_note=None,
             server_client_gap_s=server_client_gap_s(recorded.records),
             looped_baseline=looped_share(recorded.records),
-            cannot_show=(*workload.notes, *planned.lost, *cannot_show(settings, design.fewest.starts, items, tried)),
+            cannot_show=(
+                *workload.notes,
+                *planned.lost,
+                *cannot_show(settings, design.fewest.starts, items, tried.ids),
+            ),
             engine=settings.engine,
             engine_version=version,
             workload_classes=classes,

@@ -44,7 +44,10 @@ def score(prediction: Prediction, analysis: Analysis, committed_per_step: float 
                 _stage(f"{stage} time saved per request", seconds, fall.saved_ns.get(stage) if fall else None, 1)
             )
     for stage, seconds in prediction.spent_s.items():
-        rows.append(_stage(f"{stage} time spent per request", seconds, fall.saved_ns.get(stage) if fall else None, -1))
+        if stage is not Stage.UNATTRIBUTED:  # what runs behind answers is no stage of theirs; it is in the net gain
+            rows.append(
+                _stage(f"{stage} time spent per request", seconds, fall.saved_ns.get(stage) if fall else None, -1)
+            )
     rows.append(_stage("net gain per request", prediction.net_s, fall.net_ns if fall else None, 1))
     return tuple(rows)
 

@@ -88,6 +88,10 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     def items(self) -> tuple[Item, ...]:
         return tuple(item for group in self.groups for item in group)
 
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(item.id for item in self.items)
+
 
 def grouped(items: Sequence[Item], groups: int, size: int) -> tuple[tuple[Item, ...], ...]:
     """Deal items out to `groups` groups of `size`, taking turns, so that each group is a sample of the whole.

@@ -24,10 +24,12 @@ class MeasuredCodec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodecsTold(msgspec.Struct, frozen=True, kw_only=True):
-    """`measured` on this model, as far as the server knows; `used` are on."""
+    """`measured` on this model, as far as the server knows; `used` are on. `tiers`: where it keeps KV beyond the device, in its
+    own words (None: it does not tell)."""
 
     measured: tuple[MeasuredCodec, ...] = ()
     used: tuple[str, ...] = ()
+    tiers: tuple[str, ...] | None = None
 
 
 def codecs_told(told: Mapping[str, str]) -> CodecsTold:
@@ -35,6 +37,7 @@ def codecs_told(told: Mapping[str, str]) -> CodecsTold:
     return CodecsTold(
         measured=_read(told.get("kv_codecs_measured"), tuple[MeasuredCodec, ...]) or (),
         used=_read(told.get("kv_codecs"), tuple[str, ...]) or (),
+        tiers=_read(told.get("kv_tiers"), tuple[str, ...]),
     )
 
 

@@ -16,7 +16,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     `step_cost` is the engine's measured cost of a step by what it holds; None with the reason in `step_cost_missing`.
     `kv_dtype`: in which type the server keeps KV, in its own words; None where it does not tell. `kv_tokens` fit into its KV
     cache, each of `kv_token_bytes`. `drafter`: the draft that the user has, None where none was named.
-    `kv_codecs`: for stored KV, those in use and what was measured of them on this model.
+    `starts`: under which start of the servers a prompt will be tried, by its id; what was left behind under another is gone
+    (empty: under one, all of them). `kv_codecs`: for stored KV, those in use and what was measured of them on this model.
     """
 
     engine: str
@@ -34,4 +35,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     drafter: Drafter | None = None
     kv_tokens: int | None = None
     kv_token_bytes: int | None = None
+    starts: dict[str, int] = {}
     kv_codecs: CodecsTold = CodecsTold()

@@ -109,10 +109,16 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def _cannot_apply(facts: Facts, lossy: bool) -> str | None:
     if facts.kv_codecs.used:
         return f"what its tiers hold is coded already ({', '.join(facts.kv_codecs.used)})"
+    if facts.kv_codecs.tiers == ():
+        return (
+            "the server keeps no KV beyond the device, and codecs are for what tiers hold: give it one (--set "
+            "engine.kv.tiers=dram:1GiB), or ask for --technique kv-tiers first"
+        )
     if not any(one.bytes for one in _loads(facts.records)):
         return (
-            "no recorded request loaded KV from a tier (engine.kv.tiers): there is none, or the device still had what prompts "
-            "share, so there is nothing that fewer bytes would speed up"
+            "no recorded request loaded KV from a tier (engine.kv.tiers): there is none, or prompts share nothing that has left "
+            "the device, so there is nothing that fewer bytes would speed up (a smaller engine.cache.kv_tokens, or --workload "
+            "shared-prefix, would show loads)"
         )
     if not facts.kv_codecs.measured:
         return f"what codecs save and lose on this model was not measured: netgain cache codecs {facts.model}"

@@ -65,6 +65,11 @@ class KVTiering:
         if facts.kv_token_bytes is None or facts.kv_tokens is None:
             return "the server does not tell how much room it has for KV and what a token's KV takes"
         if not _curve(asked).hits(None).any():
+            if _curve(_asked(msgspec.structs.replace(facts, starts={}))).hits(None).any():
+                return (
+                    f"none of the {len(asked)} prompts that are tried begins like an earlier one of the same start of the "
+                    "servers: so few would show no load (the form without --quick, or a larger --budget, tries more)"
+                )
             return (
                 f"no recorded prompt begins with {BLOCK_TOKENS} tokens of an earlier one, so there is nothing to load"
             )
@@ -226,7 +231,7 @@ def _asked(facts: Facts) -> list[_Asked]:
         ((one, server) for one, server in found if server.prompt_ids is not None and server.ttft_stages is not None),
         key=lambda pair: pair[1].received_s,
     )
-    keys = [_keys(server.prompt_ids or ()) for _, server in usable]
+    keys = [_keys(server.prompt_ids or (), facts.starts.get(one.item_id, 0)) for one, server in usable]
     room = 0 if facts.kv_tokens is None else facts.kv_tokens // BLOCK_TOKENS
     kept = reuse_curve(keys).hits(room) if keys else np.zeros(0, np.int64)
     return [
@@ -248,10 +253,11 @@ def _one(record: ClientRecord, server: RequestRecord, keys: tuple[bytes, ...], k
     )
 
 
-def _keys(tokens: Sequence[int]) -> tuple[bytes, ...]:
-    """Of the prompt's whole blocks, each depending on all tokens before it."""
+def _keys(tokens: Sequence[int], start: int) -> tuple[bytes, ...]:
+    """Of the prompt's whole blocks, each depending on all tokens before it, and on the start of the servers under which it is
+    tried."""
     data = np.asarray(tokens, dtype="<u4").tobytes()
-    keys, parent = [], b""
+    keys, parent = [], start.to_bytes(4, "little")
     for offset in range(0, len(data) // (4 * BLOCK_TOKENS) * 4 * BLOCK_TOKENS, 4 * BLOCK_TOKENS):
         parent = blake3(parent + data[offset : offset + 4 * BLOCK_TOKENS]).digest()
         keys.append(parent)
