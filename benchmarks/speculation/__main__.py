@@ -21,6 +21,7 @@ With --peers, vLLM's CPU build gets a part of the minutes, or --peers-minutes of
 import argparse
 import asyncio
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -130,18 +131,18 @@ async def bench(asked: Asked, given: argparse.Namespace) -> int:
     if asked.data is None:
         print("Spec-Bench's questions were not found (--data): copying only", file=sys.stderr)
     pools = {"speedup": categories(given.data, asked.max_tokens), "control": workloads(asked.control_tokens)}
-    chosen = {
+    asked_here = {
         "plain": plain(),
-        "speedup": _chosen(pools["speedup"], given.categories, "category"),
-        "control": _chosen(pools["control"], given.workloads, "workload"),
+        "speedup": chosen(pools["speedup"], given.categories, "category"),
+        "control": chosen(pools["control"], given.workloads, "workload"),
     }
-    chosen["waves"] = waves(chosen["speedup"], asked.wave_tokens)
+    asked_here["waves"] = waves(asked_here["speedup"], asked.wave_tokens)
     ways = proposers([Path(folder) for folder in asked.drafts], asked.k)
-    controlled = _chosen(ways, given.control, "proposer")
+    controlled = chosen(ways, given.control, "proposer")
     path = None if given.json is None else given.json.with_name(given.json.name + ".rounds.jsonl")
     journal = Journal(path, msgspec.structs.asdict(asked), fresh=given.fresh)
     load_before = psutil.getloadavg()
-    bench = Bench(asked, ways, chosen, journal, controlled=tuple(controlled))
+    bench = Bench(asked, ways, asked_here, journal, controlled=tuple(controlled))
     expected = ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in bench.expected.items())
     whole = sum(bench.expected.values()) / 60
     print(
@@ -151,7 +152,7 @@ async def bench(asked: Asked, given: argparse.Namespace) -> int:
     own_s = given.minutes * 60.0 - peers_s * (given.peers and given.peers_minutes is None)
     with contextlib.closing(bench):
         await bench.run(time.monotonic() + own_s)
-        info = dict(bench.info)
+        info = dict(bench.info) or engine_of(given.json)
     found = figures(journal.rounds, tuple(pools["speedup"]), tuple(pools["control"]), tuple(ways))
     found |= trained_draft(asked.drafts, tuple(ways), journal)
     found |= reference.figures(journal.rounds, asked.model, asked.dtype, given.peers_result)
@@ -177,14 +178,23 @@ async def bench(asked: Asked, given: argparse.Namespace) -> int:
     if given.peers:  # whose servers may take long: what is measured is written before
         found |= peers.figures({}, tuple(pools["speedup"]))
         _report.write(given.json, found, context, "speculation", shown=SHOWN)
-        measured, context["peers"] = await peers.measure(chosen["speedup"], asked.k, peers_s)
+        measured, context["peers"] = await peers.measure(asked_here["speedup"], asked.k, peers_s)
         found |= measured
     _report.write(given.json, found, context, "speculation", shown=SHOWN)
     losses = found["control_losses"]
     return losses if isinstance(losses, int) else 0
 
 
-def _chosen(known: Mapping[str, Kept], names: Sequence[str] | None, what: str) -> dict[str, Kept]:
+def engine_of(path: Path | None) -> dict[str, object]:
+    """What the run before says of its engine, where this one started none: its settings are the same."""
+    try:
+        kept = json.loads(path.read_bytes())["_context"]["engine"] if path is not None else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def chosen(known: Mapping[str, Kept], names: Sequence[str] | None, what: str) -> dict[str, Kept]:
     """Those named; all where None are. Raises UsageError for a name that is none."""
     for name in names or ():
         if name not in known:

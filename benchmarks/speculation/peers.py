@@ -69,7 +69,7 @@ async def measure(
             try:
                 await by_turns(list(started), _cut(pools), until_s, partial(_rate, started), rates)
             except NetgainError as error:
-                said["ended_early"] = str(error)
+                said["ended_early"] = told(error)
     return figures(rates, tuple(pools)), said
 
 
@@ -96,7 +96,8 @@ async def _start(
             await one.server.ready(left_s)
             await _rate({name: one}, name, [_WARM_UP], 1, until_s)
         except NetgainError as error:
-            said[one.label] = str(error)
+            print(error, file=sys.stderr)
+            said[one.label] = told(error)
             continue
         longest_s = 1.2 * (time.monotonic() - began_s)
         said[one.label] = " ".join(one.server.command).replace(str(Path.home()), "~")
@@ -141,6 +142,12 @@ async def by_turns(
             ran = True
         if not ran:
             return
+
+
+def told(error: NetgainError) -> str:
+    """Its first sentence, for a file that is kept: the end of a log says much of this machine and is printed instead."""
+    said, _, _ = str(error).partition("\n")[0].partition("; ")
+    return said.replace(str(Path.home()), "~")
 
 
 def figures(rates: Rates, categories: Sequence[str]) -> dict[str, _report.Figure]:

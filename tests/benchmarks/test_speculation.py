@@ -11,11 +11,12 @@ import pytest
 
 from benchmarks import _report
 from benchmarks.speculation import peers, reference
+from benchmarks.speculation.__main__ import chosen, engine_of
 from benchmarks.speculation.arms import GOODPUT, NONE, Ran
 from benchmarks.speculation.cells import CONCURRENCIES, ENOUGH, LOADS, PLAIN_CELL, Cell, Journal, Round, phases
 from benchmarks.speculation.figures import figures
 from benchmarks.speculation.prompts import GROUPS, categories
-from netgain.errors import UsageError
+from netgain.errors import Unavailable, UsageError
 from netgain.ledger.records import DraftCounts
 from netgain.measuring.workload.item import Item, Message
 from tests.exactness.test_tiny_models import random_model
@@ -203,6 +204,20 @@ def test_unlike_things_are_not_compared_and_the_reason_is_said(tmp_path, model, 
     assert why in out["none_c1_over_peers_missing"]
 
 
+def test_a_run_that_starts_no_engine_keeps_what_the_one_before_said_of_its_own(tmp_path):
+    kept = result_of_peers(tmp_path / "r.json", {"engine": {"kernels": "k"}})
+    assert engine_of(kept) == {"kernels": "k"}
+    assert engine_of(result_of_peers(tmp_path / "older.json")) == {}
+    assert engine_of(tmp_path / "none.json") == engine_of(None) == {}
+
+
+@pytest.mark.parametrize(("names", "found"), [(None, {"a": 1, "b": 2}), ([], {}), (["b"], {"b": 2})])
+def test_a_run_is_limited_to_what_is_named(names, found):
+    assert chosen({"a": 1, "b": 2}, names, "category") == found
+    with pytest.raises(UsageError, match="'c' is no category; known are a, b"):
+        chosen({"a": 1, "b": 2}, ["c"], "category")
+
+
 def test_every_round_asks_other_prompts():
     pool = list(range(10))
     for cell in (Cell("speedup", "copy", 4), Cell("control", "edit", 8)):
@@ -275,6 +290,11 @@ async def test_slices_of_arms_take_turns_and_count_their_own_time_only(small_mod
     finally:
         for arm in arms:
             arm.close()
+
+
+def test_why_a_server_did_not_start_is_kept_without_its_log():
+    error = Unavailable("the server was not ready after 9 s; look at its log. The end of /tmp/x.log:\n /root/y failed")
+    assert peers.told(error) == "the server was not ready after 9 s"
 
 
 def test_peers_figures_are_ratios_within_a_round():
