@@ -6,8 +6,8 @@ from rich.table import Table
 
 from benchmarks import _kv_process, _kv_warm, _report
 from benchmarks._pieces import Found, Kept, Piece, Value
-from netgain.cost.load_break_even import BreakEven, break_even
 from netgain.cost.link import LinkFit
+from netgain.cost.load_break_even import BreakEven, break_even
 from netgain.cost.step_cost import StepCost
 
 SHAPED = ("20MB", "50MB", "100MB", "200MB", "500MB", "1000MB")
@@ -41,15 +41,14 @@ def rows(kept: Kept, repeats: int) -> list[Row]:
     told = kept.of(PIECE)[""]
     cost = msgspec.convert(told["cost"], StepCost)
     runs = _kv_warm.runs_of(kept, repeats)
-    links = {name: (SHAPED_LATENCY_S, float(name.removesuffix("MB")) * 1e6) for name in SHAPED} | _kv_warm.links(runs)
+    links = {name: LinkFit(SHAPED_LATENCY_S, float(name.removesuffix("MB")) * 1e6, 0.0, 1) for name in SHAPED}
     found = []
-    for name, (latency_s, rate) in links.items():
+    for name, link in (links | _kv_warm.links(runs)).items():
         run = runs.get(name)
-        even = break_even(
-            LinkFit(latency_s, rate, 0.0, 1), cost, told["token_bytes"], LONGEST, chunk_tokens=told["chunk_tokens"]
-        )
+        assert link.bytes_per_s is not None
+        even = break_even(link, cost, told["token_bytes"], LONGEST, chunk_tokens=told["chunk_tokens"])
         measured = None if run is None or isinstance(run, str) else _kv_warm.break_even(run)
-        found.append(Row(name, latency_s, rate, even, measured))
+        found.append(Row(name, link.latency_s, link.bytes_per_s, even, measured))
     return found
 
 

@@ -12,6 +12,7 @@ import msgspec
 from benchmarks import _kv_process, _report
 from benchmarks._kv_process import Run
 from benchmarks._pieces import Found, Kept, Piece, Value
+from netgain.cost.link import LinkEstimate, LinkFit
 from netgain.errors import NetgainError
 
 TIERS = ("dram", "disk", "valkey")
@@ -110,10 +111,17 @@ def place(tier: str) -> Iterator[str]:
             yield f"valkey://127.0.0.1:{port}/0"
 
 
-def links(runs: Mapping[str, Run | str]) -> dict[str, tuple[float, float]]:
-    """Latency and bandwidth of reading, as engines learnt them, of the tiers that ran."""
-    return {
-        tier: (run.latency_s, run.link_bytes_per_s)
-        for tier, run in runs.items()
-        if not isinstance(run, str) and run.latency_s is not None and run.link_bytes_per_s is not None
-    }
+def links(runs: Mapping[str, Run | str]) -> dict[str, LinkFit]:
+    """As requests saw them, lookup and the copy into the pool included: a line through what loads of all lengths took longer than
+    the suffixes behind them, of the tiers that ran."""
+    found = {}
+    for tier, run in runs.items():
+        if isinstance(run, str):
+            continue
+        seen = LinkEstimate()
+        for one in run.at.values():
+            seen.add(one.bytes, max(1e-6, one.warm_s - one.suffix_s))
+        fit = seen.fit()
+        if fit is not None and fit.bytes_per_s is not None:
+            found[tier] = fit
+    return found

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netgain.cost.load_break_even import SUFFIX_TOKENS, BreakEven, break_even
 from netgain.cost.link import LinkFit
+from netgain.cost.load_break_even import SUFFIX_TOKENS, BreakEven, break_even
 from netgain.cost.loading import GROUP_BLOCKS, LAYER_GROUPS, Why, choose, layered
 from netgain.cost.step_cost import StepCost, StepPoint
 

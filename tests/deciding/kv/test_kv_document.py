@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from netgain.cost.step_cost import StepCost, StepPoint
+from netgain.deciding.kv.break_even import break_evens
 from netgain.deciding.kv.experiment import caveats
 from netgain.deciding.kv.judging import EACH, judge
 from netgain.deciding.kv.outcome import Asked, KVExperiment
@@ -64,6 +66,31 @@ def test_the_page_says_each_step_in_a_word_and_is_self_contained(outcome):
     for told in ("Loads chosen", "Recomputes chosen", "bias", "p99", "Evicted", "Promoted", "Looking up", "no hit"):
         assert told in page
     assert not re.search(r"\bNone\b|\bnan\b", page)
+
+
+def test_break_even_is_told_by_link_and_where_it_is_not_known_nothing_is(outcome, trial) -> None:
+    points = [StepPoint(batch=1, tokens=t, context=c, seconds=5e-4 * t) for t in (1, 512) for c in (0, 2048)]
+    told = {"kv_token_bytes": "23040", "max_model_len": "1024", "max_batch_tokens": "512"}
+    measured = trial()
+    steps = judge(measured, 0)
+    found = break_evens(steps, measured.windows, StepCost(points=tuple(points)), told)
+    by_link = {one.link: one for one in found}
+    assert by_link["shaped to 20 MB/s"].says == "never, up to 1024"
+    assert by_link["shaped to 20 MB/s"].tokens is None
+    assert by_link["shaped to 1000 MB/s"].says == "always"
+    dram = by_link["DRAM tier, as loads were waited for"]
+    assert dram.bytes_per_s == pytest.approx(8e6 / 0.01)
+    assert dram.latency_s == pytest.approx(0.001), "the lookup"
+    shown = msgspec.structs.replace(outcome(), break_even=found)
+    page = render_experiment(shown)
+    console = Console(record=True, width=140, file=io.StringIO())
+    show(shown, console)
+    for told_there in (page, console.export_text()):
+        assert "DRAM tier, as loads were waited for" in told_there
+        assert "never, up to 1024" in told_there
+    assert break_evens(steps, measured.windows, None, told) == ()
+    assert break_evens(steps, measured.windows, StepCost(points=tuple(points)), {}) == ()
+    assert "Break-even" not in render_experiment(outcome())
 
 
 def test_the_document_is_read_back_and_another_is_refused_by_name(outcome, tmp_path):

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import aiohttp
 
+from netgain.cost.step_cost import StepCost
 from netgain.deciding.decide.context import context
 from netgain.deciding.decide.server import Served, served_model, whole_number
 from netgain.deciding.experiment.arms.startup import bring_up, end
 from netgain.deciding.kv.asking import Asker
+from netgain.deciding.kv.break_even import break_evens
 from netgain.deciding.kv.conduct import Conductor, Trial
 from netgain.deciding.kv.judging import EACH, judge
 from netgain.deciding.kv.outcome import Asked, KVExperiment, Step
@@ -61,7 +63,7 @@ async def experiment(settings: Settings, narrator: Narrator) -> KVExperiment:
         narrator.step(first.name)
         served = await served_model(first.url)
         _check_room(served, settings)
-        without = await _know_step_cost(first.url)
+        cost, without = await _know_step_cost(first.url)
         for server in others:
             stack.push_async_callback(end, server, narrator.found)
             await bring_up(server, settings.start_timeout_s)
@@ -85,6 +87,7 @@ async def experiment(settings: Settings, narrator: Narrator) -> KVExperiment:
         commands=commands,
         context=context(),
         stopped=_stopped(trial, settings),
+        break_even=break_evens(steps, trial.windows, cost, served.told),
     )
 
 
@@ -108,9 +111,9 @@ def _check_room(served: Served, settings: Settings) -> None:
         )
 
 
-async def _know_step_cost(url: str) -> str | None:
-    """Have the engine measure what its steps cost, unless that is kept: the policy compares loads with it. Why it could not be
-    had; None where it was. Servers that start later find it."""
+async def _know_step_cost(url: str) -> tuple[StepCost | None, str | None]:
+    """Have the engine measure what its steps cost, unless that is kept: the policy compares loads with it. Or why it could not be
+    had. Servers that start later find it."""
     try:
         timeout = aiohttp.ClientTimeout(total=STEP_COST_TIMEOUT_S)
         query = {"budget_s": str(STEP_COST_BUDGET_S), "batch": "1"}
@@ -119,9 +122,11 @@ async def _know_step_cost(url: str) -> str | None:
             session.get(f"{url}/netgain/step-cost", params=query) as answer,
         ):
             body = await answer.read()
-            return None if answer.status == HTTPStatus.OK else body[:200].decode(errors="replace")
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        return repr(error)
+            if answer.status != HTTPStatus.OK:
+                return None, body[:200].decode(errors="replace")
+            return StepCost.from_json(body), None
+    except (aiohttp.ClientError, OSError, TimeoutError, UsageError) as error:
+        return None, repr(error)
 
 
 def _asked(settings: Settings) -> Asked:

@@ -173,6 +173,19 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class LinkBreakEven(msgspec.Struct, frozen=True, kw_only=True):
+    """Through a link, prefixes of `tokens` and more are predicted to be sooner loaded than computed, by the policy's formula and
+    the measured cost of steps (None: none of up to `longest` is). `latency_s` has the lookup in it. `says`: "always" (from the
+    first block on), the tokens, or "never" with the longest."""
+
+    link: str
+    latency_s: float
+    bytes_per_s: float
+    tokens: int | None
+    longest: int
+    says: str
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for, after defaults. `prompt_tokens`: what prompts were to have; `room_tokens`: of each device's KV."""
 
@@ -193,7 +206,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 class KVExperiment(msgspec.Struct, frozen=True, kw_only=True):
     """`confidence` of each interval, so that all claims together hold with 95 %. `stopped`: why it ended before all repeats were
-    measured (None: it did not). `commands`: how each server was started."""
+    measured (None: it did not). `commands`: how each server was started. `break_even`: nothing where it is not known."""
 
     schema: Literal["netgain.kv-experiment"] = SCHEMA
     version: Literal[1] = VERSION
@@ -208,6 +221,7 @@ class KVExperiment(msgspec.Struct, frozen=True, kw_only=True):
     commands: dict[str, tuple[str, ...]]
     context: dict[str, str | int | float | None]
     stopped: str | None = None
+    break_even: tuple[LinkBreakEven, ...] = ()
 
     @property
     def wrong_answers(self) -> int:

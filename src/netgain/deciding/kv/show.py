@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from netgain.deciding.kv.outcome import KVExperiment, RoleFigures, Step
+from netgain.deciding.kv.outcome import KVExperiment, LinkBreakEven, RoleFigures, Step
 from netgain.deciding.report.figures import rate, seconds, share
 
 COLOURS = {"gain": "green", "loss": "red", "cannot tell": "yellow"}
@@ -21,6 +21,11 @@ def show(outcome: KVExperiment, console: Console) -> None:
             console.print(f"{what}: {told}", highlight=False, soft_wrap=True)
         if step.regret is not None:
             console.print(escape(step.regret.says), highlight=False, soft_wrap=True)
+    if outcome.break_even:
+        console.print(
+            "\n[bold]Prefix length in tokens from which on loading is predicted to beat computing[/]", highlight=False
+        )
+        console.print(_break_even(outcome.break_even))
     if outcome.caveats or outcome.stopped:
         console.print()
     if outcome.stopped is not None:
@@ -42,6 +47,15 @@ def _figures(step: Step) -> Table:
         table.add_column(name, justify="right" if place else "left", no_wrap=True)
     for role in step.roles:
         table.add_row(role.title, *_cells(role))
+    return table
+
+
+def _break_even(links: tuple[LinkBreakEven, ...]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for place, name in enumerate(("link", "latency", "bandwidth", "from tokens")):
+        table.add_column(name, justify="right" if place else "left", no_wrap=True)
+    for one in links:
+        table.add_row(one.link, seconds(one.latency_s), rate(one.bytes_per_s, "bytes"), one.says)
     return table
 
 
