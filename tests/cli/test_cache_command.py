@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from netgain.serving.tiers.medium import Medium
 from netgain.serving.tiers.object import Part, pack, unpack
 from netgain.serving.tiers.objects import ObjectsMedium
 from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions
+from netgain.serving.tiers.shared_memory import folder_of
 from netgain.serving.tiers.vault import Vault
 from netgain.serving.tiers.vault_file import read_vault
 from tests.serving.tiers.samples import stored
@@ -286,3 +288,19 @@ def test_a_curve_says_what_sizes_give_beside_the_device(tmp_path: Path, told: To
     assert (found["near_ideal"]["bytes"], found["ideal"]["hit_tokens"]) == (6 * 2**30, 1024.0)
     assert "token_bytes" in found
     assert found["device_hit_rate"] == 0.0
+
+
+def test_shared_memory_is_a_location(told: Told) -> None:
+    name = f"test-{os.getpid()}"
+    folder = folder_of(name)
+    try:
+        addresses = fill(DiskMedium(folder, LRU(1 << 30)), PlainEnvelope(), "acme", 3)
+        file_of(folder, addresses[0]).write_bytes(b"NGKV")
+        assert told("stats", f"shm:{name}")[0]["objects"] == 2
+        assert len(told("ls", f"shm:{name}")) == 2
+        assert told("verify", f"shm:{name}", "--remove")[0]["removed"] == 1
+        assert told("purge", f"shm:{name}", "--tenant", "acme", "--yes")["locations"][0]["removed"] == 2
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    told("stats", f"shm:{name}", code=2)
+    told("stats", "shm:../x", code=2)

@@ -25,6 +25,7 @@ def examine(
         ("machine", "cores", machine.cores),
         ("machine", "thread variables", machine.threads),
         ("machine", "memory", machine.memory),
+        ("machine", "shared memory", machine.shared_memory),
         ("machine", "system", machine.system),
         ("machine", "clock", machine.clock),
         ("limits", "file descriptors", limits.files),

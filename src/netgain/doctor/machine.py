@@ -10,9 +10,11 @@ import psutil
 
 from netgain.doctor.cgroup import cpu_quota, memory_left
 from netgain.doctor.finding import Finding, note, ok, problem, unknown
+from netgain.serving.tiers.shared_memory import held
 
 NEEDED_BYTES = 600 << 20  # the default model with a small KV pool, both processes
 COMFORTABLE_BYTES = 2 << 30
+MUCH_OF_MEMORY = 0.25
 _USEFUL = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16", "i8mm")
 
 
@@ -113,6 +115,25 @@ def memory() -> Iterator[Finding]:
         )
     else:
         yield ok("machine", "swap", f"{_gib(swap.used)} of {_gib(swap.total)} used" if swap.total else "none")
+
+
+def shared_memory() -> Iterator[Finding]:
+    """KV that servers left in shared memory, or have there now."""
+    kept = held()
+    if not kept:
+        yield ok("machine", "shared memory", "no KV in it")
+        return
+    seen = ", ".join(f"shm:{name} {_gib(size)}" for name, size in sorted(kept.items()))
+    if sum(kept.values()) > MUCH_OF_MEMORY * psutil.virtual_memory().total:
+        yield note(
+            "machine",
+            "shared memory",
+            f"KV tiers hold {seen}",
+            "it counts as memory in use, also when no server runs",
+            f"netgain cache purge {' '.join(f'shm:{name}' for name in sorted(kept))} --all",
+        )
+    else:
+        yield ok("machine", "shared memory", f"KV tiers hold {seen}")
 
 
 def system() -> Iterator[Finding]:

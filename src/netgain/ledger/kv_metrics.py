@@ -58,6 +58,8 @@ TIER_COUNTERS: Mapping[str, tuple[str, str]] = {
     "tier_stored_s": ("netgain_kv_tier_stored_seconds", "Time of the exchanges that wrote."),
     "tier_evictions": ("netgain_kv_tier_evictions", "Objects that made room for others."),
     "tier_promoted": ("netgain_kv_tier_promoted", "Objects read from a tier and offered to the faster ones."),
+    "tier_demoted": ("netgain_kv_tier_demoted", "Objects that a tier gave up and the next slower one was offered."),
+    "tier_not_admitted": ("netgain_kv_tier_not_admitted", "Blocks that the rule of a tier kept out of it."),
     "tier_breaker_opened": ("netgain_kv_tier_breaker_opened", "Times a tier failed and was left alone."),
 }
 CODEC_COUNTERS: Mapping[str, tuple[str, str]] = {

@@ -7,8 +7,8 @@ import numpy as np
 
 from netgain.errors import ExecutorFailed
 from netgain.serving.engine.batch import Batch, SegmentResult, StepResult
-from netgain.serving.tiers.kv_store import Plane
 from netgain.serving.tiers.object import Shape
+from netgain.serving.tiers.planes import Plane
 
 
 class RecallExecutor:

@@ -18,8 +18,9 @@ from netgain.serving.speculation.ngram import NgramProposer
 from netgain.serving.speculation.verify import CoupledVerifier
 from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import LRU
-from netgain.serving.tiers.kv_store import KVStore, expected
+from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.medium import Fault, FaultKind
+from netgain.serving.tiers.planes import expected
 from netgain.serving.tiers.runner import SameLoop
 from netgain.serving.tiers.shaped import ShapedMedium
 from netgain.serving.tiers.stack import Stack

@@ -22,7 +22,8 @@ from netgain.serving.engine.tiering import Tiering
 from netgain.serving.runtime.simulated_executor import SimulatedExecutor, SimulatedMemory
 from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import LRU
-from netgain.serving.tiers.kv_store import KVStore, expected
+from netgain.serving.tiers.kv_store import KVStore
+from netgain.serving.tiers.planes import expected
 from netgain.serving.tiers.runner import SameLoop
 from netgain.serving.tiers.shaped import ShapedMedium
 from netgain.serving.tiers.stack import Stack

@@ -6,9 +6,10 @@ import pytest
 from netgain.ledger.clock import WallClock
 from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import LRU
-from netgain.serving.tiers.kv_store import KVStore, Plane, expected
+from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.layered import group_starts
 from netgain.serving.tiers.object import Part, Shape
+from netgain.serving.tiers.planes import Plane, expected
 from netgain.serving.tiers.stack import Stack
 from netgain.serving.tiers.tier import Tier
 from tests.serving.tiers.samples import ROOT, SHAPE
@@ -25,7 +26,7 @@ async def filled() -> tuple[KVStore, list[np.ndarray], Tier]:
     draw = np.random.default_rng(1)
     rows = [draw.integers(0, 256, (BLOCKS, plane.block_bytes), np.uint8) for plane in PLANES]
     store.envelope._owners.remember(ROOT, None)
-    store.put(ROOT, KEYS, rows, [None] * BLOCKS)
+    store.put(ROOT, KEYS, rows, [(0,)] * BLOCKS)
     await store.settle()
     return store, rows, tier
 

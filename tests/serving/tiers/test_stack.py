@@ -153,3 +153,125 @@ async def test_deleted_means_in_every_tier(tmp_path: Path) -> None:
     assert await stack.locate([packed(1)[0]]) == [None]
     assert await stack.load([packed(1)[0]]) == [None]
     await stack.close()
+
+
+def written_back(folder: Path, objects: int, queue_objects: int = 1000) -> Stack:
+    memory = Tier("dram", DramMedium(LRU(objects * SIZE)), WallClock())
+    disk = Tier("disk", DiskMedium(folder, LRU(1 << 30)), WallClock())
+    return Stack([memory, disk], WallClock(), queue_objects * SIZE, back=(1,))
+
+
+async def test_a_tier_that_is_written_back_gets_what_the_one_above_gives_up(tmp_path: Path) -> None:
+    objects = several(range(10))
+    stack = written_back(tmp_path, objects=4)
+    for address, data in list(objects.items())[:4]:
+        assert stack.offer(address, data)
+    await stack.settle()
+    assert stack.stats().tiers[1].stored.objects == 0, "memory takes the writes"
+    for address, data in list(objects.items())[4:]:
+        assert stack.offer(address, data)
+    await stack.settle()
+    assert await stack.locate(list(objects)) == [1] * 6 + [0] * 4
+    assert stack.stats().demoted == (6, 0)
+    assert await stack.load(list(objects)) == list(objects.values())
+    await stack.close()
+
+
+async def test_what_came_back_up_is_not_written_down_again(tmp_path: Path) -> None:
+    objects = several(range(6))
+    stack = written_back(tmp_path, objects=3)
+    for address, data in objects.items():
+        stack.offer(address, data)
+    await stack.settle()
+    first = list(objects)[:3]
+    for _ in range(3):
+        assert None not in await stack.load(first)  # promoted: the others go down
+        await stack.settle()
+        assert None not in await stack.load(list(objects)[3:])
+        await stack.settle()
+    assert stack.stats().promoted[1] >= 12
+    assert stack.stats().tiers[1].usage.objects == 6
+    await stack.close()
+
+
+async def test_what_would_end_with_the_process_goes_down_at_the_end_and_the_last_used_first(tmp_path: Path) -> None:
+    objects = several(range(40))
+    stack = written_back(tmp_path, objects=1000, queue_objects=3)
+    for address, data in objects.items():
+        stack.offer(address, data)
+        await stack.settle()
+    await stack.hand_down()
+    assert stack.stats().dropped == (0, 0), "it waits for room in the queue"
+    await stack.close()
+    last = DiskMedium(tmp_path, LRU(1 << 30))
+    assert sorted(await last.keys()) == sorted(objects)
+    times = {key: (tmp_path / key.hex()[:2] / f"{key.hex()}.kv").stat().st_mtime_ns for key in objects}
+    assert sorted(objects, key=lambda key: -times[key]) == list(objects)
+    await last.close()
+
+
+async def test_what_a_full_queue_cannot_take_of_what_is_given_up_is_counted() -> None:
+    clock = VirtualClock()
+    memory = Tier("dram", DramMedium(LRU(2 * SIZE)), clock)
+    stack = Stack([memory, slow(clock, bytes_per_s=float(SIZE))], clock, queue_bytes=3 * SIZE, back=(1,))
+
+    async def work() -> None:
+        for address, data in several(range(12)).items():
+            stack.offer(address, data)
+            while stack.stats().queued_bytes[0]:
+                await asyncio.sleep(0)
+        assert clock.now() == 0.0, "nobody waited for the slow tier"
+        await stack.settle()
+
+    await on(clock, work)
+    assert stack.stats().demoted == (10, 0)
+    assert stack.stats().dropped == (0, 7)
+    assert stack.stats().tiers[1].stored.objects == 3
+
+
+async def test_a_folder_above_gives_up_to_the_tier_below_it(tmp_path: Path) -> None:
+    upper = Tier("shm", DiskMedium(tmp_path, LRU(3 * SIZE)), WallClock())
+    lower = Tier("dram", DramMedium(LRU(1 << 20)), WallClock())
+    stack = Stack([upper, lower], WallClock(), back=(1,))
+    objects = several(range(9))
+    for address, data in objects.items():
+        stack.offer(address, data)
+    await stack.settle()
+    await asyncio.sleep(0)  # what the threads gave up is told on the loop
+    await stack.settle()
+    assert await stack.load(list(objects)) == list(objects.values())
+    assert stack.stats().tiers[1].usage.objects >= 6
+    await stack.close()
+
+
+async def test_three_tiers_in_a_row_hand_on(tmp_path: Path) -> None:
+    middle = Tier("small", DramMedium(LRU(2 * SIZE)), WallClock())
+    disk = Tier("disk", DiskMedium(tmp_path, LRU(1 << 30)), WallClock())
+    stack = Stack([Tier("dram", DramMedium(LRU(2 * SIZE)), WallClock()), middle, disk], WallClock(), back=(1, 2))
+    objects = several(range(7))
+    for address, data in objects.items():
+        stack.offer(address, data)
+    for _ in range(3):
+        await stack.settle()
+    assert await stack.locate(list(objects)) == [2, 2, 2, 1, 1, 0, 0]
+    await stack.close()
+
+
+async def test_what_is_condemned_leaves_the_queues_and_the_rest_is_stored() -> None:
+    clock = VirtualClock()
+    stack = Stack([slow(clock, bytes_per_s=float(SIZE))], clock)
+    objects = several(range(8))
+    condemned = set(list(objects)[::2])
+
+    async def work() -> None:
+        for address, data in objects.items():
+            stack.offer(address, data)
+        await asyncio.sleep(0.0)
+        await asyncio.sleep(0.0)
+        assert await stack.forget_queued(lambda key, data: key in condemned) == 3, "the first is being stored"
+        assert clock.now() == pytest.approx(1.0), "which was waited for"
+        await stack.settle()
+
+    await on(clock, work)
+    assert sorted(await stack.tiers[0].keys() or []) == sorted({*objects} - condemned | {next(iter(objects))})
+    assert stack.stats().queued_bytes == (0,)

@@ -21,6 +21,7 @@ from netgain.ledger.prometheus import CONTENT_TYPE
 from netgain.ledger.timeline import Timeline
 from netgain.serving.api.auth import Authenticator, Identity
 from netgain.serving.api.body import Body, read_body
+from netgain.serving.api.cache import purge
 from netgain.serving.api.chat_protocol import ChatRequest
 from netgain.serving.api.deadline import timeout_of
 from netgain.serving.api.doorstep import Doorstep, admission, received_s, shown_path, who
@@ -167,6 +168,13 @@ def build_app(
         """What a step costs on this engine, for batches of up to `batch` requests: the curve in use, or (where there is none,
         or with fresh=true) one measured now, while no request runs."""
         return Response(await fleet.step_cost(budget_s, batch, fresh), media_type="application/json")
+
+    @app.post("/netgain/cache/purge")
+    async def purge_cache(
+        tenant: str | None = None, everything: Annotated[bool, Query(alias="all")] = False
+    ) -> Response:
+        """Forget the cached KV of one tenant, or of all: on the device, in memory and in tiers, with the tenant's data key."""
+        return _json(await purge(fleet, tenant, everything))
 
     async def explain(request: Request, error: Exception) -> Response:
         """Any failure before an answer began."""

@@ -20,7 +20,7 @@ _SEND = "netgain.send"
 _OPEN = frozenset({"/health", "/health/live", "/health/ready"})
 _PATH_SHOWN = 200
 _METRICS = "/metrics"
-_OPERATORS = frozenset({"/netgain/step-cost"})  # it holds up everybody's requests
+_OPERATORS = frozenset({"/netgain/step-cost", "/netgain/cache/purge"})  # they touch everybody's requests
 
 
 def received_s(scope: Scope) -> float:

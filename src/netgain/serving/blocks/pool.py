@@ -1,7 +1,7 @@
 """Bookkeeping of the device's KV blocks: who holds which, which can be found by key, which may be evicted."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 
@@ -18,6 +18,7 @@ class BlockPool:
         self._references = [0] * blocks
         self._key_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
+        self._salt_of: dict[int, bytes] = {}  # of published blocks
         self.evictions = 0
 
     @property
@@ -73,19 +74,20 @@ class BlockPool:
                 block = self._free.pop()
             else:
                 block, _ = self._cached.popitem(last=False)
-                del self._block_of[self._key_of.pop(block)]
+                self._unpublish(block)
                 self.evictions += 1
             self._references[block] = 1
             taken.append(block)
         return taken
 
-    def publish(self, block: int, key: bytes) -> bool:
+    def publish(self, block: int, key: bytes, salt: bytes = b"") -> bool:
         """Make a referenced block, whose tokens are all committed, findable; False where a key that exists already stays where it
-        is."""
+        is. `salt` is what its key was salted with, by which `forget` finds it."""
         if key in self._block_of or block in self._key_of:
             return False
         self._block_of[key] = block
         self._key_of[block] = key
+        self._salt_of[block] = salt
         return True
 
     def holds(self, block: int, key: bytes) -> bool:
@@ -106,10 +108,25 @@ class BlockPool:
         """Forget every published block that nobody holds; returns how many."""
         count = len(self._cached)
         for block in self._cached:
-            del self._block_of[self._key_of.pop(block)]
+            self._unpublish(block)
             self._free.append(block)
         self._cached.clear()
         return count
+
+    def forget(self, condemned: Callable[[bytes], bool]) -> int:
+        """Make what was published under condemned salts unfindable, for whoever holds it its own; returns how many blocks."""
+        judged = {salt: condemned(salt) for salt in set(self._salt_of.values())}
+        gone = [block for block, salt in self._salt_of.items() if judged[salt]]
+        for block in gone:
+            self._unpublish(block)
+            if block in self._cached:
+                del self._cached[block]
+                self._free.append(block)
+        return len(gone)
+
+    def _unpublish(self, block: int) -> None:
+        del self._block_of[self._key_of.pop(block)]
+        del self._salt_of[block]
 
     def check(self) -> None:
         """Raise AssertionError unless every block is free, cached or referenced, exactly once, and keys are one to one."""
@@ -121,5 +138,6 @@ class BlockPool:
         assert referenced.isdisjoint(free | cached), "a referenced block is free or cached"
         assert len(free) + len(cached) + len(referenced) == self.blocks, "a block is lost"
         assert {key: block for block, key in self._key_of.items()} == self._block_of, "keys and blocks disagree"
+        assert self._salt_of.keys() == self._key_of.keys(), "a published block has no salt, or a salt is left over"
         assert cached <= self._key_of.keys(), "a cached block has no key"
         assert not free & self._key_of.keys(), "a free block has a key"

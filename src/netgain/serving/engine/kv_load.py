@@ -170,6 +170,13 @@ class Load:
             return False
         return not self.over and not self.ready()
 
+    def wants(self, blocks: int) -> None:
+        """The first so many that were found are to come."""
+        self.end = blocks
+        self.arrived = [None] * blocks
+        self.sequence.load_from = self.base
+        self.sequence.to_load = self.base + blocks
+
     def came(self, loaded: Loaded) -> None:
         """Add up what came."""
         self.busy_s += loaded.seconds

@@ -8,7 +8,7 @@ import numpy as np
 
 from netgain.serving.engine.batch import Batch, StepResult
 from netgain.serving.engine.request import Request
-from netgain.serving.tiers.kv_store import Plane, Rows
+from netgain.serving.tiers.planes import Plane, Rows
 
 
 class Executor(Protocol):
@@ -59,6 +59,10 @@ class ChunkSource(Protocol):
 
     async def fetch(self, request: Request) -> None:
         """Bring into memory what is kept elsewhere, within a bounded time; what does not come is computed."""
+        ...
+
+    def forget(self) -> int:
+        """Drop what is in memory; returns how many chunks."""
         ...
 
     def counters(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import itertools
 from bisect import insort
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
 from netgain.errors import Overloaded, RequestRejected
@@ -205,12 +206,19 @@ class Scheduler:
             for other in self.running
         )
 
+    def forget(self, condemned: Callable[[bytes], bool]) -> int:
+        """Make what was published under condemned salts unfindable, and whatever the requests that are here still compute or load
+        under them; returns how many blocks."""
+        for sequence in (*self.waiting, *self.running):
+            sequence.unshared = sequence.unshared or condemned(sequence.salt)
+        return self.pool.forget(condemned)
+
     def _publish(self, sequence: Sequence, full: int) -> Rows[Published]:
         """Make its blocks findable up to the one numbered `full`; those that nobody could find before."""
         fresh = [
             Published(sequence.blocks[index], sequence.keys[index])
             for index in range(sequence.published, full)
-            if self.pool.publish(sequence.blocks[index], sequence.keys[index])
+            if not sequence.unshared and self.pool.publish(sequence.blocks[index], sequence.keys[index], sequence.salt)
         ]
         sequence.published = max(sequence.published, full)
         return fresh

@@ -26,7 +26,7 @@ class Sequence:
 
     Of the first `to_load` blocks, those from `load_from` on are to come from tiers; None: the tiers are still asked. While they
     are `arriving`, what follows them is computed already. With `past_device` all of them come from there, also what the device
-    has.
+    has. `salt` is that of its keys; once it is `unshared`, none of its blocks is published.
     """
 
     __slots__ = (
@@ -46,10 +46,12 @@ class Sequence:
         "preemptions",
         "priority",
         "published",
+        "salt",
         "scored",
         "state",
         "to_load",
         "to_score",
+        "unshared",
     )
 
     def __init__(
@@ -64,6 +66,7 @@ class Sequence:
         scored: int = 0,
         piece: int = 0,
         past_device: bool = False,
+        salt: bytes = b"",
     ) -> None:
         self.id = sequence_id
         self.length = length
@@ -85,6 +88,8 @@ class Sequence:
         self.load_from = 0
         self.to_load: int | None = 0
         self.arriving = False
+        self.salt = salt
+        self.unshared = False
 
 
 def sequence_of(request: Request, keys: list[bytes], block_tokens: int) -> Sequence:
@@ -103,4 +108,5 @@ def sequence_of(request: Request, keys: list[bytes], block_tokens: int) -> Seque
         scored=request.sampling.prompt_logprobs_from,
         past_device=request.from_tiers,
         piece=0 if request.chunks is None else PIECE_TOKENS,
+        salt=request.salt,
     )

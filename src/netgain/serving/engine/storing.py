@@ -10,7 +10,8 @@ from netgain.ledger.records import Handoff, HandoffKind
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.protocols import BlockMemory
 from netgain.serving.engine.step_plan import Published
-from netgain.serving.tiers.kv_store import KVStore, Rows
+from netgain.serving.tiers.kv_store import KVStore
+from netgain.serving.tiers.planes import Rows
 from netgain.serving.tiers.runner import Runner
 
 
@@ -18,7 +19,7 @@ class _Out(NamedTuple):
     root: bytes
     block: int
     key: bytes
-    faster_than: int | None
+    into: tuple[int, ...]
 
 
 class Storing:
@@ -38,6 +39,8 @@ class Storing:
         room: int,
     ) -> None:
         self.dropped = 0
+        self.not_admitted = [0] * len(store.tiers)
+        self._rules = dict(enumerate(store.admissions)) if set(store.admissions) != {None} else {}
         self._store, self._memory, self._pool, self._runner = store, memory, pool, runner
         self._clock, self._collector = clock, collector
         self._block_tokens = block_tokens
@@ -46,16 +49,49 @@ class Storing:
         self._copied: deque[int] = deque()  # bytes of copies that the store has not taken
         self._taken: deque[None] = deque()  # one for each it has; filled by the jobs
 
+    def counters(self) -> dict[str, float]:
+        """As metrics name them; `name/tier`."""
+        kept_out = zip(self._store.tiers, self.not_admitted, strict=True)
+        return {"kv_stores_dropped": self.dropped, **{f"tier_not_admitted/{tier}": count for tier, count in kept_out}}
+
     @property
     def has_work(self) -> bool:
         return bool(self._out)
 
     def published(self, root: bytes, blocks: Sequence[Published], there: Mapping[bytes, int | None]) -> None:
         """`there` says which tier has a key already, as far as that is known."""
+        through = self._store.through
         for block, key in blocks:
             tier = there.get(key)
-            if tier != 0:
-                self._out.append(_Out(root, block, key, tier))
+            into = through if tier is None else tuple(one for one in through if one < tier)
+            if self._rules:
+                into = self._admitted(key, into, known=tier is not None)
+            if into:
+                self._out.append(_Out(root, block, key, into))
+
+    def used(self, root: bytes, blocks: Sequence[Published]) -> None:
+        """Published blocks are used once more where they are: tiers that wait for a second use take them now."""
+        for block, key in blocks:
+            into = tuple(tier for tier, rule in self._rules.items() if rule is not None and rule.used(key))
+            if into:
+                self._out.append(_Out(root, block, key, into))
+
+    @property
+    def waits_for_use(self) -> bool:
+        """Whether `used` is of any interest."""
+        return bool(self._rules)
+
+    def _admitted(self, key: bytes, tiers: tuple[int, ...], known: bool) -> tuple[int, ...]:
+        """Those of `tiers` that take a block now; one `known` to be in another tier was used before."""
+        taken = []
+        for tier, rule in self._rules.items():
+            admits = rule is None or rule.computed(key) or known
+            if tier in tiers:
+                if admits:
+                    taken.append(tier)
+                else:
+                    self.not_admitted[tier] += 1
+        return tuple(taken)
 
     def flush(self) -> None:
         """Copy what was published and hand it over; the pool must not have been used since."""
@@ -95,6 +131,6 @@ class Storing:
 
     async def _put(self, out: Sequence[_Out], planes: Sequence[Rows]) -> None:
         try:
-            self._store.put(out[0].root, [one.key for one in out], planes, [one.faster_than for one in out])
+            self._store.put(out[0].root, [one.key for one in out], planes, [one.into for one in out])
         finally:
             self._taken.append(None)

@@ -77,9 +77,12 @@ async def probe(store: KVStore, root: bytes, keys: Sequence[bytes], options: Tie
 
 
 async def end(store: KVStore, within_s: float) -> None:
-    """Store what is queued, as far as that can be done in time, and close the tiers."""
+    """Store what is queued, and what ends with this process where a tier is written back, as far as that can be done in time; and
+    close the tiers."""
     try:
-        await asyncio.wait_for(store.settle(), within_s)
+        async with asyncio.timeout(within_s):
+            await store.settle()
+            await store.hand_down()
     except TimeoutError:
         _log.warning("KV that was still to be stored is lost: the tiers did not take it in time")
     await store.close()

@@ -34,8 +34,8 @@ COUNTED = (  # each from 0, so that whoever reads them knows of the first time
 def named_counters(stats: StackStats, coded: Sequence[CoderStats] = ()) -> Mapping[str, float]:
     """Flat, `name/tier`, and `name/tier/codec` where something may be coded; what is not known is left out."""
     named: dict[str, float] = {}
-    for tier, dropped, promoted, queued in zip(
-        stats.tiers, stats.dropped, stats.promoted, stats.queued_bytes, strict=True
+    for tier, dropped, promoted, demoted, queued in zip(
+        stats.tiers, stats.dropped, stats.promoted, stats.demoted, stats.queued_bytes, strict=True
     ):
         values: dict[str, float | None] = {
             "tier_hits": tier.hits,
@@ -49,6 +49,7 @@ def named_counters(stats: StackStats, coded: Sequence[CoderStats] = ()) -> Mappi
             "tier_unwritten": sum(tier.unwritten.values()) + dropped,
             "tier_evictions": tier.usage.evictions,
             "tier_promoted": promoted,
+            "tier_demoted": demoted,
             "tier_breaker_opened": tier.breaker_opened,
             "tier_bytes": tier.usage.bytes,
             "tier_queued_bytes": queued,

@@ -77,7 +77,10 @@ class Tiering:
         """A request enters the queue, for the first time or after a preemption: look for what the device lacks."""
         sequence, now_s = generation.sequence, self._clock.now()
         keys = sequence.keys[: self._scheduler.reusable_blocks(sequence)]
-        base = 0 if sequence.past_device else len(self._scheduler.pool.lookup(keys))
+        held = [] if sequence.past_device else self._scheduler.pool.lookup(keys)
+        base = len(held)
+        if base and self.storing.waits_for_use and not sequence.preemptions:
+            self.storing.used(generation.chain.root, [Published(*pair) for pair in zip(held, keys, strict=False)])
         if self._options.policy == "never" or base == len(keys):
             return
         wait_s, full_s = self._options.lookup_s, self._choice.compute_s(sequence, base)
@@ -187,7 +190,7 @@ class Tiering:
 
     def counters(self) -> dict[str, float]:
         """Cumulative, flat; `name/tier` for those of one tier, `name/tier/codec` for those of a codec there. From any thread."""
-        named: dict[str, float] = {**self.counts, "kv_stores_dropped": self.storing.dropped}
+        named: dict[str, float] = {**self.counts, **self.storing.counters()}
         found = self._runner.ask(lambda: (self._store.stats(), self._store.coder_stats()), 0.2)
         return named if found is None else {**named, **named_counters(*found)}
 
@@ -229,10 +232,7 @@ class Tiering:
             self._compute(load)
             return
         kv.chosen_tokens += choice.blocks * self._block_tokens
-        load.end = choice.blocks
-        load.arrived = [None] * choice.blocks
-        load.sequence.load_from = load.base
-        load.sequence.to_load = load.base + choice.blocks
+        load.wants(choice.blocks)
         if self._ahead_bytes + choice.blocks * self._store.block_bytes <= self._options.ahead_bytes:
             self._start(load, 0)
 

@@ -11,6 +11,7 @@ from netgain.serving.fleet.replica import COMMAND, Replica
 from netgain.serving.fleet.reply import Receiver, Ticket
 from netgain.serving.fleet.router import Candidate, FewestInFlight, RouterPolicy
 from netgain.serving.runtime.config import EngineConfig, FleetSettings
+from netgain.serving.tiers.envelope import Tenants
 
 
 class Fleet:
@@ -57,6 +58,18 @@ class Fleet:
         """A StepCost as JSON for batches of up to `largest_batch`: the curve that a ready replica uses, or (where it has none,
         or asked `fresh`) one measured for about `budget_s` seconds. Raises Unavailable or Overloaded."""
         return await self._choose().step_cost(budget_s, largest_batch, fresh)
+
+    async def purge_cache(self, tenants: Tenants) -> Mapping[str, bytes | Unavailable]:
+        """Have every replica forget the cached KV of tenants: by name an EnginePurged as JSON, or why it did not."""
+
+        async def one(replica: Replica) -> bytes | Unavailable:
+            try:
+                return await replica.purge_cache(tenants)
+            except Unavailable as error:
+                return error
+
+        found = await asyncio.gather(*(one(replica) for replica in self._replicas.values()))
+        return dict(zip(self._replicas, found, strict=True))
 
     def health(self) -> FleetHealth:
         replicas = tuple(replica.health() for replica in self._replicas.values())

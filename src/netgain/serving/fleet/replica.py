@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import socket
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 from netgain.errors import NetgainError, Overloaded, RequestRejected, Unavailable, UsageError
 from netgain.serving.engine.request import Request
+from netgain.serving.fleet.calls import Calls
 from netgain.serving.fleet.health import ReplicaHealth, ReplicaState
 from netgain.serving.fleet.life import Life
 from netgain.serving.fleet.pace import Pace
@@ -22,12 +22,14 @@ from netgain.serving.fleet.reply import Delivery, EngineLost, Loss, Receiver, Ti
 from netgain.serving.runtime.config import EngineConfig, FleetSettings
 from netgain.serving.runtime.messages import (
     Abort,
+    CachePurged,
     Configure,
     Failed,
     FromEngine,
     Heartbeat,
     MeasureStepCost,
     Outputs,
+    PurgeCache,
     Ready,
     Refused,
     StepCostMeasured,
@@ -35,6 +37,7 @@ from netgain.serving.runtime.messages import (
     Submit,
 )
 from netgain.serving.runtime.wire import Channel
+from netgain.serving.tiers.envelope import Tenants
 
 logger = logging.getLogger("netgain.fleet")
 
@@ -43,6 +46,7 @@ COMMAND = (sys.executable, "-m", "netgain.serving.runtime.engine_process")
 _EXIT_AFTER_CLOSE_S = 1.0
 _STEADY_S = 60.0
 _STEP_COST_MARGIN_S = 60.0
+_PURGE_S = 600.0  # every header in a large bucket is read
 
 
 class Replica:
@@ -62,8 +66,7 @@ class Replica:
         self._report: Heartbeat | None = None
         self._pace = Pace()
         self._tickets: dict[str, Ticket] = {}
-        self._calls: dict[int, asyncio.Future[bytes]] = {}
-        self._call_ids = itertools.count()
+        self._calls = Calls()
         self._life: Life | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._first_outcome: asyncio.Future[None] | None = None
@@ -127,18 +130,19 @@ class Replica:
         busy."""
         if self._life is None or not self.ready:
             raise Unavailable(self.why_not_ready())
-        call = next(self._call_ids)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._calls[call] = answer
-        self._life.channel.send(MeasureStepCost(call, budget_s, largest_batch, fresh))
-        try:
-            return await asyncio.wait_for(answer, budget_s + _STEP_COST_MARGIN_S)
-        except TimeoutError:
-            raise Unavailable(
-                f"the engine did not measure its step cost within {budget_s + _STEP_COST_MARGIN_S:.0f} s"
-            ) from None
-        finally:
-            del self._calls[call]
+        send = self._life.channel.send
+        return await self._calls.ask(
+            lambda call: send(MeasureStepCost(call, budget_s, largest_batch, fresh)),
+            budget_s + _STEP_COST_MARGIN_S,
+            "measure its step cost",
+        )
+
+    async def purge_cache(self, tenants: Tenants) -> bytes:
+        """Forget the cached KV of tenants; an EnginePurged as JSON. Raises Unavailable."""
+        if self._life is None or not self.ready:
+            raise Unavailable(self.why_not_ready())
+        send, named = self._life.channel.send, None if tenants is None else tuple(tenants)
+        return await self._calls.ask(lambda call: send(PurgeCache(call, named)), _PURGE_S, "purge its cache")
 
     async def given_up(self) -> None:
         """Wait until no further process will be started, because none lived for long; `health` has the cause."""
@@ -300,12 +304,9 @@ class Replica:
                     )
                     ticket.tell(Loss(request_id, error))
             case StepCostMeasured(call, cost, error):
-                answer = self._calls.get(call)
-                if answer is not None and not answer.done():
-                    if cost is None:
-                        answer.set_exception(Overloaded(error or "no step cost was measured"))
-                    else:
-                        answer.set_result(cost)
+                self._calls.answered(call, Overloaded(error or "no step cost was measured") if cost is None else cost)
+            case CachePurged(call, report):
+                self._calls.answered(call, report)
             case Ready(info):
                 life.ready = True
                 self._info = info
@@ -329,9 +330,7 @@ class Replica:
         tickets, self._tickets = self._tickets, {}
         for ticket in tickets.values():
             ticket.tell(Loss(ticket.request_id, EngineLost(cause)))
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(EngineLost(cause))
+        self._calls.fail_all(EngineLost(cause))
 
     def why_not_ready(self) -> str:
         """For messages: the state and, where known, its cause."""

@@ -9,8 +9,8 @@ import torch
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.features import FeaturePlane
-from netgain.serving.tiers.kv_store import Plane, Rows
 from netgain.serving.tiers.object import TARGET, Shape
+from netgain.serving.tiers.planes import Plane, Rows
 
 _SCALED = "K[head,dim,token] scale[head,token] V[head,token,dim+scale]"
 

@@ -18,6 +18,7 @@ from netgain.serving.engine.grammar import Grammars
 from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.protocols import Executor, Proposer, Verifier
+from netgain.serving.engine.purging import Purging
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.step_curve import StepCurve, step_limits
 from netgain.serving.model.cache import PagedKV
@@ -104,6 +105,7 @@ class BuiltEngine(NamedTuple):
     loaded: LoadedModel
     info: dict[str, Any]
     draft_memory: DraftMemory
+    purging: Purging
 
 
 def build_engine(
@@ -275,7 +277,8 @@ def build_engine(
         draft_kv_token_bytes=draft_token_bytes,
     )
     draft_memory = DraftMemory(draft_weight_bytes, draft_token_bytes, kv_tokens, text_proposer)
-    return BuiltEngine(engine, loaded, msgspec.structs.asdict(info), draft_memory)
+    purging = Purging(scheduler, *(tiers or (None, None)), engine.chunks)
+    return BuiltEngine(engine, loaded, msgspec.structs.asdict(info), draft_memory, purging)
 
 
 def _text_proposer(speculation: SpeculationSettings) -> Proposer:

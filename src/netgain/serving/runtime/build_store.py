@@ -9,21 +9,20 @@ import msgspec
 
 from netgain.ledger.clock import Clock
 from netgain.serving.engine.kv_load import TieringOptions
-from netgain.serving.runtime.build_tiers import build_tiers, check_room
+from netgain.serving.runtime.build_tiers import OWN, build_tiers, check_room, written_back
 from netgain.serving.runtime.kv_settings import KVTierSettings
 from netgain.serving.runtime.tier_specs import TierSpec, parse_tier
+from netgain.serving.tiers.admission import RULES
 from netgain.serving.tiers.codecs.coder import Coder
 from netgain.serving.tiers.envelope import Envelope
 from netgain.serving.tiers.inventory import keep_clean, outdated
-from netgain.serving.tiers.kv_store import KVStore, Plane, expected, object_bytes
+from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.object import Seal, Shape
+from netgain.serving.tiers.planes import Plane, expected, object_bytes
 from netgain.serving.tiers.runner import OwnThread, Runner
 from netgain.serving.tiers.stack import Stack
 from netgain.serving.tiers.tier import TierOptions
 
-SWEPT = frozenset(
-    {"dram", "disk"}
-)  # reading every header of a bucket costs money; servers and buckets forget by themselves
 SWEEP_EVERY_S = 600.0
 
 
@@ -54,11 +53,15 @@ def build_store(
     wanted = expected(planes, coder, others, sealed=settings.vault is not None)
     exchange = TierOptions(timeout_s=settings.timeout_s, group=TieringOptions().group, retention_s=settings.retention_s)
     check_room(specs, object_bytes(planes))
+    back = written_back(specs)
     tiers = build_tiers(specs, clock, wanted, exchange)
-    store = KVStore(Stack(tiers, clock, settings.queue_bytes), planes, clock, envelope, coder)
+    admissions = [None if (rule := RULES[spec.admit]) is None else rule() for spec in specs]
+    stack = Stack(tiers, clock, settings.queue_bytes, back)
+    store = KVStore(stack, planes, clock, envelope, coder, admissions)
     runner = OwnThread()
     if destroyed is not None or settings.retention_s is not None:
-        swept = [tier for tier, spec in zip(tiers, specs, strict=True) if spec.kind in SWEPT]
+        # reading every header of a bucket costs money; servers and buckets forget by themselves
+        swept = [tier for tier, spec in zip(tiers, specs, strict=True) if spec.kind in OWN]
         condemned = outdated(settings.retention_s, destroyed, time.time)
         runner.start(keep_clean(swept, condemned, clock, SWEEP_EVERY_S))
     return TierStore(store, runner)

@@ -19,7 +19,12 @@ from netgain.serving.tiers.medium import Medium
 from netgain.serving.tiers.object import Expected
 from netgain.serving.tiers.pinning import Pinning
 from netgain.serving.tiers.shaped import ShapedMedium
+from netgain.serving.tiers.shared_memory import check_folder, folder_of
 from netgain.serving.tiers.tier import Tier, TierOptions
+
+MEMORY = frozenset({"dram", "shm"})
+FOLDERS = frozenset({"shm", "disk"})
+OWN = MEMORY | FOLDERS  # that netgain keeps below a size by itself
 
 
 def build_tiers(specs: Sequence[TierSpec], clock: Clock, expected: Expected, options: TierOptions) -> list[Tier]:
@@ -36,33 +41,59 @@ def build_tiers(specs: Sequence[TierSpec], clock: Clock, expected: Expected, opt
 
 def check_room(specs: Sequence[TierSpec], objects: Sequence[int]) -> None:
     """Raises UsageError for tiers that cannot be meant: no room for a single object (of so many bytes each), more memory than the
-    machine has, one folder twice."""
+    machine has, one folder twice, nothing above that could give anything up."""
     largest, folders = max(objects), set[Path]()
     for spec in specs:
-        if spec.kind in ("dram", "disk") and spec.capacity_bytes < largest:
+        if spec.kind in OWN and spec.capacity_bytes < largest:
             raise UsageError(
                 f"a {spec.kind} tier of {write_size(spec.capacity_bytes)} has no room for one block of this model's KV, which "
                 f"takes {write_size(largest)}: make it larger, or leave it out"
             )
-        if spec.kind == "disk":
-            folder = Path(spec.where).expanduser().resolve()
+        if spec.kind in FOLDERS:
+            folder = folder_for(spec).resolve()
             if folder in folders:
                 raise UsageError(f"the folder {spec.where} is named as two KV tiers: leave one of them out")
             folders.add(folder)
-    memory, there = sum(spec.capacity_bytes for spec in specs if spec.kind == "dram"), psutil.virtual_memory().total
+    in_memory = [spec for spec in specs if spec.kind in MEMORY]
+    memory, there = sum(spec.capacity_bytes for spec in in_memory), psutil.virtual_memory().total
     if memory > there:
+        kinds = " and ".join(dict.fromkeys(spec.kind for spec in in_memory))
         raise UsageError(
-            f"the dram tiers may take {write_size(memory)}, this machine has {write_size(there)} of memory: make them smaller"
+            f"the {kinds} tiers may take {write_size(memory)}, this machine has {write_size(there)} of memory: make them smaller"
         )
+
+
+def written_back(specs: Sequence[TierSpec]) -> tuple[int, ...]:
+    """Which tiers get what the one above gives up. Raises UsageError where there is none that learns what it gives up."""
+    back = tuple(number for number, spec in enumerate(specs) if spec.write == "back")
+    for number in back:
+        above = specs[number - 1].kind if number else "no"
+        if above not in OWN:
+            raise UsageError(
+                f"write=back: the {specs[number].kind} tier stands below {above} tier"
+                f"{' that netgain evicts from' if number else ''}, so nothing would ever get there: name a dram, shm or disk "
+                "tier before it, or leave write=back out"
+            )
+    return back
 
 
 def _dram(spec: TierSpec) -> Medium:
     return DramMedium(Pinning(POLICIES[spec.eviction](spec.capacity_bytes)))
 
 
+def folder_for(spec: TierSpec) -> Path:
+    """The folder of a tier that is one."""
+    return folder_of(spec.where) if spec.kind == "shm" else Path(spec.where).expanduser()
+
+
 def _disk(spec: TierSpec) -> Medium:
     eviction = Pinning(POLICIES[spec.eviction](spec.capacity_bytes))
-    return DiskMedium(Path(spec.where).expanduser(), eviction, DiskOptions(durable=spec.durable))
+    return DiskMedium(folder_for(spec), eviction, DiskOptions(durable=spec.durable))
+
+
+def _shm(spec: TierSpec) -> Medium:
+    check_folder(folder_for(spec), spec.capacity_bytes)
+    return _disk(msgspec.structs.replace(spec, durable=False))  # a power cut takes it all
 
 
 def _valkey(spec: TierSpec) -> Medium:
@@ -88,7 +119,7 @@ def _s3(spec: TierSpec) -> Medium:
 
 
 _MEDIA: Mapping[str, Callable[[TierSpec], Medium]] = MappingProxyType(
-    {"dram": _dram, "disk": _disk, "valkey": _valkey, "s3": _s3}
+    {"dram": _dram, "shm": _shm, "disk": _disk, "valkey": _valkey, "s3": _s3}
 )
 
 

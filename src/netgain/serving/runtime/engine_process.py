@@ -23,17 +23,20 @@ from netgain.ledger.collector import Collector
 from netgain.ledger.records import StepRecord
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.protocols import Executor
+from netgain.serving.engine.purging import EnginePurged, Purging
 from netgain.serving.engine.request import Output
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.draft_memory import DraftMemory
 from netgain.serving.runtime.messages import (
     Abort,
+    CachePurged,
     Configure,
     Failed,
     FromEngine,
     Heartbeat,
     MeasureStepCost,
     Outputs,
+    PurgeCache,
     Ready,
     StepCostMeasured,
     Stop,
@@ -84,6 +87,7 @@ class _Process:
         self._report = threading.Event()  # now, not only when the period is over
         self._channel: Channel[ToEngine] = Channel(ToEngine, self._received, self._closed)
         self._engine: Engine | None = None
+        self._purging: Purging | None = None
         self._preparing = Preparing(self._say, self._interrupt)
 
     async def run(self) -> int:
@@ -124,7 +128,7 @@ class _Process:
             built = await asyncio.to_thread(
                 build_engine, config, WallClock(), collector, wrap_executor=self._wrap_executor
             )
-        self._engine = built.engine
+        self._engine, self._purging = built.engine, built.purging
         try:
             self._say(Ready(msgspec.to_builtins(built.info)))
             threading.Thread(
@@ -180,6 +184,8 @@ class _Process:
                     self._preparing.abort(engine, request_id)
                 case MeasureStepCost():
                     await self._measure(engine, message)
+                case PurgeCache():
+                    self._purge(message)
                 case Stop():
                     self._stop()
                 case Configure():
@@ -194,6 +200,16 @@ class _Process:
                 self._say(StepCostMeasured(asked.call, None, str(error)))
                 return
         self._say(StepCostMeasured(asked.call, cost.to_json()))
+
+    def _purge(self, asked: PurgeCache) -> None:
+        loop = asyncio.get_running_loop()
+
+        def done(purged: EnginePurged) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits for the answer
+                loop.call_soon_threadsafe(self._say, CachePurged(asked.call, msgspec.json.encode(purged)))
+
+        assert self._purging is not None
+        self._purging.purge(None if asked.tenants is None else frozenset(asked.tenants), done)
 
     def _heartbeats(self, engine: Engine, collector: Collector, draft_memory: DraftMemory, period_s: float) -> None:
         """Runs on a thread and a connection of its own, since a step occupies the event loop for as long as it takes."""

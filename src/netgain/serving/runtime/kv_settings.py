@@ -15,7 +15,8 @@ class KVTierSettings(Settings):
 
     tiers: tuple[str, ...] = Field(
         default=(),
-        description="fast to slow: dram:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, s3://BUCKET/PREFIX (docs/kv-tiers.md)",
+        description="fast to slow: dram:SIZE, shm:NAME:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, s3://BUCKET/PREFIX "
+        "(docs/kv-tiers.md)",
     )
     policy: Literal["measured", "always", "never"] = Field(
         default="measured", description="load what is predicted to be sooner, whatever is found, or nothing"
@@ -64,7 +65,10 @@ class KVTierSettings(Settings):
         default=256 << 20, ge=1 << 20, description="waiting at most to be stored in a tier; more is not stored"
     )
     close_s: float = Field(
-        default=1.0, ge=0, le=60, description="so long the engine's end waits for what is still to be stored"
+        default=1.0,
+        ge=0,
+        le=60,
+        description="so long the engine's end waits for what is still to be stored, also in tiers that are written back",
     )
 
     @field_validator("tiers", "codec", mode="before")

@@ -36,11 +36,19 @@ class MeasureStepCost(msgspec.Struct, frozen=True, tag=True):
     fresh: bool
 
 
+class PurgeCache(msgspec.Struct, frozen=True, tag=True):
+    """Forget the cached KV of these tenants (None among them: who came without a key), or of all (None); answered by CachePurged
+    with the same `call`."""
+
+    call: int
+    tenants: tuple[str | None, ...] | None
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End the process; requests in flight are given up."""
 
 
-ToEngine = Configure | Submit | Abort | MeasureStepCost | Stop
+ToEngine = Configure | Submit | Abort | MeasureStepCost | PurgeCache | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -84,6 +92,13 @@ class StepCostMeasured(msgspec.Struct, frozen=True, tag=True):
     error: str | None = None
 
 
+class CachePurged(msgspec.Struct, frozen=True, tag=True):
+    """Answer to PurgeCache: an EnginePurged as JSON."""
+
+    call: int
+    report: bytes
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """The process is about to exit and says why. `usage`: the configuration cannot work, so a restart would not help."""
 
@@ -91,4 +106,4 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     usage: bool = False
 
 
-FromEngine = Ready | Outputs | Refused | Heartbeat | StepCostMeasured | Failed
+FromEngine = Ready | Outputs | Refused | Heartbeat | StepCostMeasured | CachePurged | Failed

@@ -11,8 +11,8 @@ from netgain.ledger.stage import Stage
 from netgain.serving.blocks.layout import KVLayout
 from netgain.serving.engine.batch import Batch, Segment, SegmentResult, StepResult
 from netgain.serving.engine.noise import uniform
-from netgain.serving.tiers.kv_store import Plane, Rows
 from netgain.serving.tiers.object import TARGET, Shape
+from netgain.serving.tiers.planes import Plane, Rows
 
 ACCEPT_LANE = 7  # of the noise: simulated acceptance is apart from any draw of a sampler
 

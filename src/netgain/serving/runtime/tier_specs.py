@@ -7,16 +7,28 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from netgain.serving.tiers.admission import RULES
 from netgain.serving.tiers.codecs.names import unknown
 from netgain.serving.tiers.eviction import POLICIES
+from netgain.serving.tiers.shared_memory import check_name
 
-FORMS = "dram:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, redis://HOST:PORT/DB or s3://BUCKET/PREFIX"
+FORMS = "dram:SIZE, shm:NAME:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, redis://HOST:PORT/DB or s3://BUCKET/PREFIX"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_COMMON = frozenset({"bandwidth", "latency", "codec", "codec_when"})
+_COMMON = frozenset({"bandwidth", "latency", "codec", "codec_when", "admit", "write"})
+_CHOICES: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "codec_when": ("sooner", "always"),
+        "eviction": tuple(POLICIES),
+        "durable": ("true", "false"),
+        "admit": tuple(RULES),
+        "write": ("through", "back"),
+    }
+)
 _OPTIONS = MappingProxyType(
     {
         "dram": _COMMON | {"eviction"},
+        "shm": _COMMON | {"eviction"},
         "disk": _COMMON | {"eviction", "durable"},
         "valkey": _COMMON | {"ttl", "prefix"},
         "s3": _COMMON | {"endpoint", "region"},
@@ -25,13 +37,16 @@ _OPTIONS = MappingProxyType(
 
 
 class TierSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier: `where` is a folder or an address. `codec` and `codec_when` are this tier's own, None what the settings say of
-    all. `bandwidth` (bytes/s) and `latency` (seconds) put it behind a link of that shape, for experiments."""
+    """One tier: `where` is a folder, a name of shared memory or an address. `admit` is a rule of admission.py; `write`: it is
+    offered what is stored, or (back) what the tier above gives up. `codec` and `codec_when` are this tier's own, None what the
+    settings say of all. `bandwidth` (bytes/s) and `latency` (seconds) put it behind a link of that shape, for experiments."""
 
     kind: str
     where: str = ""
     capacity_bytes: int = 0
     eviction: str = "lru"
+    admit: str = "all"
+    write: str = "through"
     durable: bool = True
     ttl_s: float | None = 86_400.0
     prefix: str | None = None
@@ -53,6 +68,10 @@ def parse_tier(text: str) -> TierSpec:
     options = _options(kind, text, query)
     if kind == "dram":
         return TierSpec(kind=kind, capacity_bytes=_size(rest, text), **{"eviction": "arc", **options})
+    if kind == "shm":
+        name, _, size = rest.rpartition(":")
+        check_name(name)
+        return TierSpec(kind=kind, where=name, capacity_bytes=_size(size, text), **{"eviction": "arc", **options})
     if kind == "disk":
         folder, _, size = rest.rpartition(":")
         if not folder:
@@ -85,20 +104,16 @@ def _options(kind: str, text: str, query: str) -> dict[str, object]:
             values["ttl_s" if name == "ttl" else name] = seconds or (None if name == "ttl" else 0.0)
         elif name == "codec":
             values[name] = _codecs(value, text)
-        elif name == "codec_when":
-            if value not in ("sooner", "always"):
-                raise ValueError(f"{text!r}: codec_when is sooner or always, not {value!r}")
-            values[name] = value
-        elif name == "eviction":
-            if value not in POLICIES:
-                raise ValueError(f"{text!r}: eviction is {' or '.join(POLICIES)}, not {value!r}")
-            values[name] = value
-        elif name == "durable":
-            if value not in ("true", "false"):
-                raise ValueError(f"{text!r}: durable is true or false, not {value!r}")
-            values[name] = value == "true"
+        elif name in _CHOICES:
+            if value not in _CHOICES[name]:
+                raise ValueError(f"{text!r}: {name} is {' or '.join(_CHOICES[name])}, not {value!r}")
+            values[name] = value == "true" if name == "durable" else value
         else:
             values[name] = value
+    if values.get("write") == "back" and values.get("admit", "all") != "all":
+        raise ValueError(
+            f"{text!r}: a tier that is written back takes what the tier above gives up, so admit belongs to that one"
+        )
     return values
 
 

@@ -3,11 +3,11 @@
     FOLDER/ab/abcd...ef.kv        the object with that address (64 hex digits)
     FOLDER/ab/abcd...ef.PID-N.tmp being written: its writer holds a lock on it, which the system drops when the writer dies
 
-Several processes may share a folder; each learns of the others' files when it asks for them and when it rescans. On a memory
-file system (/dev/shm) the same folder is DRAM that outlives its processes.
+Several processes may share a folder; each learns of the others' files when it asks for them and when it rescans.
 """
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -24,9 +24,9 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.serving.tiers.eviction import Eviction
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Range, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
-from netgain.serving.tiers.object_files import is_object, open_object, remove_if_dead, scandir
+from netgain.serving.tiers.object_files import is_object, open_object, read_all, remove_if_dead, scandir, whole_object
 from netgain.serving.tiers.pinning import Pinning
 
 T = TypeVar("T")
@@ -61,15 +61,19 @@ class DiskMedium:
     Raises UsageError when the folder neither exists nor can be made. Files with other names are counted and left alone.
     """
 
+    outlives = True
+
     def __init__(self, folder: Path, eviction: Eviction, options: DiskOptions | None = None) -> None:
         self._folder = folder
         self._eviction = eviction
         self._options = options or DiskOptions()
         self._number = itertools.count()
-        self._lock = threading.Lock()  # bookkeeping; held for no system call but unlink
+        self._lock = threading.Lock()  # bookkeeping; held for no system call but those of evicting
         self._evictions = self._evicted_bytes = self._leftovers = self._foreign = 0
         self._touched_s: dict[bytes, float] = {}
         self._writing: set[bytes] = set()  # whose files are not there yet
+        self._given_up: GivenUp | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # that `given_up` is called on
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -120,6 +124,10 @@ class DiskMedium:
     async def ping(self) -> None:
         await self._call(lambda: self._folder.stat())
 
+    def on_eviction(self, given_up: GivenUp) -> bool:
+        self._given_up = given_up
+        return True
+
     def usage(self) -> Usage:
         return Usage(
             objects=len(self._eviction),
@@ -135,8 +143,9 @@ class DiskMedium:
         self._threads.shutdown(wait=False)
 
     async def _call(self, work: Callable[[], T]) -> T:
+        self._loop = asyncio.get_running_loop()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await self._loop.run_in_executor(self._threads, work)
         except OSError as error:
             raise Fault(_KINDS.get(error.errno or 0, FaultKind.UNREACHABLE), str(error)) from error
 
@@ -153,9 +162,7 @@ class DiskMedium:
             size = os.fstat(file).st_size
             if size > self._eviction.capacity:
                 return b""  # not ours under our name: refused and removed
-            data = os.read(file, size)
-            while len(data) < size and (more := os.read(file, size - len(data))):
-                data += more
+            data = read_all(file, size)
             self._used(key, size, file)
             return data
         finally:
@@ -257,11 +264,15 @@ class DiskMedium:
             path = self._path(key)
             try:
                 size = path.stat().st_size
+                data = None if self._given_up is None else whole_object(path)
                 path.unlink()
             except OSError:
                 continue  # removed by somebody else, or a read-only folder
             self._evictions += 1
             self._evicted_bytes += size
+            if data is not None and self._given_up is not None and self._loop is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever would store it
+                    self._loop.call_soon_threadsafe(self._given_up, key, data)
 
     def _entries(self) -> "Iterator[os.DirEntry[str]]":
         """Every file in the folder and its shards."""

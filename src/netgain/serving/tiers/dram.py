@@ -1,11 +1,11 @@
 """Memory of this process as a medium. What is read is the very object that was written: a reader that still holds it when
 it is evicted keeps it alive, so there are no pins to leak and no buffer to reuse too early. For memory that outlives the
-process or is shared by several, use disk.py with a folder of a memory file system such as /dev/shm."""
+process, see shared_memory.py."""
 
 from collections.abc import Sequence
 
 from netgain.serving.tiers.eviction import Eviction
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Range, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.serving.tiers.pinning import Pinning
 
@@ -13,8 +13,11 @@ from netgain.serving.tiers.pinning import Pinning
 class DramMedium:
     """At most `eviction.capacity` bytes of objects; Python's own overhead is about 200 bytes an object."""
 
+    outlives = False
+
     def __init__(self, eviction: Eviction) -> None:
         self._eviction = eviction
+        self._given_up: GivenUp | None = None
         self._kept: dict[bytes, bytes] = {}
         self._evictions = self._evicted_bytes = 0
 
@@ -44,8 +47,11 @@ class DramMedium:
         if len(data) > self._eviction.capacity:
             raise Fault(FaultKind.TOO_LARGE, f"{len(data):,} bytes, capacity {self._eviction.capacity:,}")
         for gone in self._eviction.add(key, len(data)):
+            data_gone = self._kept.pop(gone)
             self._evictions += 1
-            self._evicted_bytes += len(self._kept.pop(gone))
+            self._evicted_bytes += len(data_gone)
+            if self._given_up is not None:
+                self._given_up(gone, data_gone)
         self._kept[key] = bytes(data)  # of a view, a copy, so that no larger buffer stays alive behind it
 
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
@@ -63,10 +69,14 @@ class DramMedium:
         return removed
 
     async def keys(self) -> list[bytes]:
-        return list(self._kept)
+        return list(self._eviction)
 
     async def ping(self) -> None:
         return
+
+    def on_eviction(self, given_up: GivenUp) -> bool:
+        self._given_up = given_up
+        return True
 
     def usage(self) -> Usage:
         return Usage(

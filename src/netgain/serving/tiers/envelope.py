@@ -13,6 +13,7 @@ from netgain.serving.blocks.scope import Scope
 from netgain.serving.tiers.object import Reason, Refused, StoredObject
 
 _ROOTS = 1 << 16
+Tenants = frozenset[str | None] | None  # None: all of them
 
 
 class Envelope(Protocol):
@@ -36,6 +37,16 @@ class Envelope(Protocol):
         Refused: a miss, to be counted, and to be removed from the tiers."""
         ...
 
+    def forget(self, tenants: Tenants) -> int:
+        """Nothing that these tenants stored is of use from now on, and what is on its way out under their roots stays here: a
+        root has to be asked for anew. Destroys their keys, where it has any, and returns how many. Raises UsageError where that
+        cannot be done."""
+        ...
+
+    def is_of(self, stored: StoredObject, tenants: Tenants) -> bool | None:
+        """Whether it is theirs, by its header; None: that is not known here."""
+        ...
+
 
 class Owners:
     """Whose the roots are that were asked for lately; a hash does not tell."""
@@ -53,6 +64,12 @@ class Owners:
             if len(self._tenants) > self._most:
                 self._tenants.popitem(last=False)
         return root
+
+    def forget(self, tenants: Tenants) -> None:
+        """Their roots have to be asked for anew."""
+        with self._lock:
+            for root in [root for root, tenant in self._tenants.items() if tenants is None or tenant in tenants]:
+                del self._tenants[root]
 
     def tenant(self, root: bytes) -> str | None:
         """Raises KeyError for a root that nobody asked for lately."""
@@ -87,3 +104,12 @@ class PlainEnvelope:
         if found.seal is not None:
             raise Refused(Reason.NO_KEY, "sealed, and this reader has no vault")
         return found
+
+    def forget(self, tenants: Tenants) -> int:
+        self._owners.forget(tenants)
+        return 0
+
+    def is_of(self, stored: StoredObject, tenants: Tenants) -> bool | None:
+        if tenants is None:
+            return True
+        return None if stored.seal is not None else stored.tenant in tenants

@@ -2,36 +2,25 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
+from netgain.serving.tiers.admission import Admission
 from netgain.serving.tiers.codecs.coder import Coder, CoderStats
-from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
+from netgain.serving.tiers.envelope import Envelope, PlainEnvelope, Tenants
 from netgain.serving.tiers.layered import LayeredObject, LayersLoaded
-from netgain.serving.tiers.object import RAW, Expected, Part, Reason, Refused, Shape, StoredObject, opened, pack
+from netgain.serving.tiers.medium import Data
+from netgain.serving.tiers.object import RAW, Part, Reason, Refused, StoredObject, opened, pack, unpack
+from netgain.serving.tiers.planes import Plane, Rows, object_bytes, part_of, stored_of
+from netgain.serving.tiers.purging import StorePurged, purge
 from netgain.serving.tiers.stack import Came, Stack, StackStats
 
 T = TypeVar("T")
-Rows = npt.NDArray[np.uint8]
-
-
-class Plane(msgspec.Struct, frozen=True):
-    """One kind of bytes that every block has: `name` says of what (see Part.plane), `shape` how they lie."""
-
-    name: str
-    layers: int
-    shape: Shape
-
-    @property
-    def block_bytes(self) -> int:
-        return self.layers * self.shape.token_bytes * self.shape.block_tokens
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -66,25 +55,6 @@ class _Opened(NamedTuple):
     decode_s: float
 
 
-def expected(
-    planes: Sequence[Plane],
-    coder: Coder | None = None,
-    others: Mapping[str, Shape] | None = None,
-    sealed: bool = False,
-) -> Expected:
-    """What the tiers of a store with these planes, and with objects of `others`, should let through."""
-    first, *more = planes
-    codecs = frozenset({RAW}) if coder is None else coder.ids
-    shapes = {**{plane.name: plane.shape for plane in more}, **(others or {})}
-    return Expected(shape=first.shape, codecs=codecs, sealed=sealed, others=shapes)
-
-
-def object_bytes(planes: Sequence[Plane]) -> list[int]:
-    """What a block's object of each plane takes in tiers, headers included."""
-    nothing = bytes(32)
-    return [len(pack(_stored(nothing, nothing, plane, np.zeros(plane.block_bytes, np.uint8)))) for plane in planes]
-
-
 class KVStore:
     """Blocks are addressed by their keys; `root` is the root of a request's chain of keys, which differs by tenant. All planes
     of a block are stored, and it is loaded only with all of them. Called from the event loop of its stack, which it owns."""
@@ -96,9 +66,10 @@ class KVStore:
         clock: Clock,
         envelope: Envelope | None = None,
         coder: Coder | None = None,
+        admissions: Sequence[Admission | None] = (),
     ) -> None:
         """`envelope` wraps every object that leaves (by default in the clear), after `coder` has coded it for its tier (by
-        default not at all)."""
+        default not at all). `admissions` are the rules of the tiers, for who decides what is stored: the store asks none."""
         self.planes = tuple(planes)
         self.coder = coder
         self.envelope = envelope or PlainEnvelope()
@@ -107,6 +78,10 @@ class KVStore:
         self._clock = clock
         self._refused: list[bytes] = []
         self._later: set[asyncio.Task[None]] = set()
+        self.admissions = tuple(admissions) or (None,) * len(stack.tiers)
+        self.through = stack.through
+        if coder is not None:
+            stack.move_down_by(self._demote)
 
     @property
     def block_bytes(self) -> int:
@@ -122,25 +97,22 @@ class KVStore:
         """Their names, fast to slow."""
         return tuple(tier.name for tier in self._stack.tiers)
 
-    def put(
-        self, root: bytes, keys: Sequence[bytes], planes: Sequence[Rows], faster_than: Sequence[int | None]
-    ) -> None:
-        """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `faster_than[i]` is the tier that has the i-th
-        already."""
+    def put(self, root: bytes, keys: Sequence[bytes], planes: Sequence[Rows], into: Sequence[Sequence[int]]) -> None:
+        """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `into[i]` are the tiers for the i-th."""
         for plane, rows in zip(self.planes, planes, strict=True):
-            for key, row, tier in zip(keys, rows, faster_than, strict=True):
-                self._offer(_stored(root, key, plane, row), range(len(self._stack.tiers))[:tier])
+            for key, row, tiers in zip(keys, rows, into, strict=True):
+                self._offer(stored_of(root, key, plane, row), tiers)
 
     def put_one(self, stored: StoredObject) -> None:
         """Queue a raw object that is no block."""
-        self._offer(stored, range(len(self._stack.tiers)))
+        self._offer(stored, self.through)
 
     async def locate(self, keys: Sequence[bytes]) -> Located:
         """Where each block is, as far as the tiers say."""
         started_s = self._clock.now()
         places: list[int | None] = [0] * len(keys)
         for plane in self.planes:
-            there = await self._stack.locate([_part(key, plane).address() for key in keys])
+            there = await self._stack.locate([part_of(key, plane).address() for key in keys])
             places = [None if a is None or b is None else max(a, b) for a, b in zip(places, there, strict=True)]
         return Located(tuple(places), self._links(), self._clock.now() - started_s)
 
@@ -170,7 +142,7 @@ class KVStore:
         self, planes: Sequence[Plane], root: bytes, keys: Sequence[bytes], within_s: float | None
     ) -> list[_Opened | None]:
         """What came of these planes, plane after plane."""
-        addresses = [_part(key, plane).address() for plane in planes for key in keys]
+        addresses = [part_of(key, plane).address() for plane in planes for key in keys]
         found = await self._stack.find(addresses, within_s)
         parts = [
             None if came is None else self._opened(root, plane.shape.block_tokens, came)
@@ -239,8 +211,8 @@ class KVStore:
         task.add_done_callback(self._later.discard)
 
     def _promote(self, one: _Opened) -> None:
-        """To every faster tier in the form that is right for it, dated as it was."""
-        faster, address = range(one.came.tier), one.raw.part.address()
+        """To every faster tier that is written through, in the form that is right for it, dated as it was."""
+        faster, address = self._stack.faster(one.came.tier), one.raw.part.address()
         if self.coder is None:
             self._stack.promote(address, one.came.data, one.came.tier)
             return
@@ -250,6 +222,25 @@ class KVStore:
                 self._stack.promote(address, one.came.data, one.came.tier, tiers)
             elif (wrapped := self.envelope.wrap(form)) is not None:
                 self._stack.promote(address, pack(wrapped), one.came.tier, tiers)
+
+    def _demote(self, address: bytes, data: Data, source: int) -> None:
+        """What a tier gave up, to the next one in the form that is right for it; as it is where it cannot be opened here now,
+        such as when nobody asked for its root lately."""
+        assert self.coder is not None
+        below = source + 1
+        try:
+            found = unpack(data, address)
+        except Refused:
+            return
+        try:
+            found = self.envelope.unwrap(found)
+            raw = self.coder.decode(found, source)
+            form, _ = next(self.coder.forms(raw, {below: self._stack.code_links()[below]}, have=found))
+        except Refused:
+            self._stack.offer(address, data, (below,))
+            return
+        wrapped = None if form.codec == found.codec else self.envelope.wrap(form)
+        self._stack.offer(address, data if wrapped is None else pack(wrapped), (below,))
 
     def _offer(self, stored: StoredObject, tiers: Sequence[int]) -> None:
         """Queue a raw object for these tiers, for each in the form that is right for it."""
@@ -262,7 +253,7 @@ class KVStore:
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
         """Keep blocks from eviction for so long, where a tier evicts; a job, so it does not raise."""
-        await self._stack.pin([_part(key, plane).address() for plane in self.planes for key in keys], for_s)
+        await self._stack.pin([part_of(key, plane).address() for plane in self.planes for key in keys], for_s)
 
     def _links(self) -> tuple[LinkFit | None, ...]:
         """In bytes of raw objects, whatever passes."""
@@ -282,6 +273,16 @@ class KVStore:
             await asyncio.wait(set(self._later))
         await self._stack.settle()
 
+    async def purge(self, tenants: Tenants) -> StorePurged:
+        """Forget what is these tenants', here and in every tier."""
+        while self._later:
+            await asyncio.wait(set(self._later))
+        return await purge(self._stack, self.envelope, tenants)
+
+    async def hand_down(self) -> None:
+        """See Stack: before the end."""
+        await self._stack.hand_down()
+
     async def close(self) -> None:
         """May be called twice."""
         for task in self._later:
@@ -300,7 +301,7 @@ class LayeredBlocks:
         self._root, self._keys, self._others = root, keys, others
         self._ends = (*starts[1:], plane.layers)
         layer_bytes = plane.block_bytes // plane.layers
-        self._objects = [LayeredObject(_part(key, plane).address(), layer_bytes) for key in keys]
+        self._objects = [LayeredObject(part_of(key, plane).address(), layer_bytes) for key in keys]
 
     async def load(self, group: int, within_s: float | None = None) -> LayersLoaded:
         """The groups are asked for one after the other, as long as they come complete."""
@@ -317,22 +318,6 @@ class LayeredBlocks:
             others, more = await self._store.load_planes(self._others, self._root, self._keys, left_s)
             size += more
         return LayersLoaded(found, others, size, self._clock.now() - started_s)
-
-
-def _part(key: bytes, plane: Plane) -> Part:
-    return Part(key=key, first_layer=0, layers=plane.layers, plane=plane.name)
-
-
-def _stored(root: bytes, key: bytes, plane: Plane, row: Rows) -> StoredObject:
-    """One plane of one block."""
-    return StoredObject(
-        part=_part(key, plane),
-        root=root,
-        shape=plane.shape,
-        tokens=plane.shape.block_tokens,
-        codec=RAW,
-        payload=row.data,
-    )
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

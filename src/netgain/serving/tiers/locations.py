@@ -1,5 +1,5 @@
-"""Where a tier lies, as users write it: a folder, valkey://HOST:PORT/DB or s3://BUCKET/PREFIX, with what `netgain serve` takes
-behind a question mark (`prefix` of a server's keys; `endpoint` and `region` of a bucket)."""
+"""Where a tier lies, as users write it: a folder, shm:NAME, valkey://HOST:PORT/DB or s3://BUCKET/PREFIX, with what `netgain
+serve` takes behind a question mark (`prefix` of a server's keys; `endpoint` and `region` of a bucket)."""
 
 import os
 from pathlib import Path
@@ -11,14 +11,27 @@ from netgain.errors import UsageError
 from netgain.serving.tiers.disk import DiskMedium, DiskOptions
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Medium
+from netgain.serving.tiers.shared_memory import check_name, folder_of
 
 _SERVERS = {"valkey": "redis", "valkeys": "rediss", "redis": "redis", "rediss": "rediss"}
 _BUCKETS = ("s3",)
+_SHM = "shm:"
 
 
 def is_folder(location: str) -> bool:
-    """Whether a location is one of this machine's folders."""
+    """Whether a location is one of this machine's folders, shared memory among them."""
     return "://" not in location
+
+
+def folder_at(location: str) -> Path:
+    """The folder that a location is, there or not. Raises UsageError for what is no name of shared memory."""
+    if not location.startswith(_SHM):
+        return Path(location).expanduser()
+    try:
+        check_name(name := location.removeprefix(_SHM))
+    except ValueError as error:
+        raise UsageError(f"{error}; a folder of that name is ./{location}") from error
+    return folder_of(name)
 
 
 def without_password(location: str) -> str:
@@ -37,7 +50,7 @@ def open_location(location: str, eviction: Eviction, ttl_s: float | None = None,
     Raises UsageError for what is no location, Unavailable where its client is not installed.
     """
     if is_folder(location):
-        return DiskMedium(Path(location).expanduser(), eviction, DiskOptions(tidy=tidy))
+        return DiskMedium(folder_at(location), eviction, DiskOptions(tidy=tidy))
     address, _, query = location.partition("?")
     scheme, _, rest = address.partition("://")
     options = dict(parse_qsl(query))
@@ -63,5 +76,5 @@ def open_location(location: str, eviction: Eviction, ttl_s: float | None = None,
             chosen = msgspec.structs.replace(chosen, prefix=prefix.strip("/"))
         return ObjectsMedium(f"s3://{bucket}", chosen)
     raise UsageError(
-        f"{without_password(location)!r} is no place for KV: write a folder, valkey://HOST:PORT/DB or s3://BUCKET/PREFIX"
+        f"{without_password(location)!r} is no place for KV: write a folder, shm:NAME, valkey://HOST:PORT/DB or s3://BUCKET/PREFIX"
     )

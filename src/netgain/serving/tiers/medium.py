@@ -1,12 +1,13 @@
 """The seam between a tier and where its bytes lie: memory, a folder, a server. A medium may fail or hang; its tier may not."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 Data = bytes | memoryview
+GivenUp = Callable[[bytes, Data], None]
 
 
 class FaultKind(StrEnum):
@@ -55,8 +56,11 @@ class Medium(Protocol):
     """Keeps byte strings under 32-byte keys. Called from one event loop. Every method may raise Fault.
 
     A write is seen whole or not at all, whenever the writer or the medium dies. What was written may be gone later. A call
-    that is cancelled leaves the medium as if it had been done or not been made.
+    that is cancelled leaves the medium as if it had been done or not been made. `outlives`: what is kept is there for other
+    processes, also when this one has ended.
     """
+
+    outlives: bool
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
         """What is kept under each key, unchecked; None where nothing is. The bytes stay valid as long as they are held."""
@@ -94,6 +98,11 @@ class Medium(Protocol):
 
     async def ping(self) -> None:
         """Returns if the medium would do as asked."""
+        ...
+
+    def on_eviction(self, given_up: GivenUp) -> bool:
+        """From now on call this, on the event loop, with what has to make room, unchecked; nothing is told of what is removed or
+        spoilt. False: this medium does not learn what it loses. Called before anything else is."""
         ...
 
     def usage(self) -> Usage: ...

@@ -24,6 +24,25 @@ def open_object(path: Path) -> int | None:
     return None
 
 
+def read_all(file: int, size: int) -> bytes:
+    """So many bytes from where it stands, fewer where it ends before. Raises OSError."""
+    data = os.read(file, size)
+    while len(data) < size and (more := os.read(file, size - len(data))):
+        data += more
+    return data
+
+
+def whole_object(path: Path) -> bytes | None:
+    """What is in an object's file; None where there is none. Raises OSError."""
+    file = open_object(path)
+    if file is None:
+        return None
+    try:
+        return read_all(file, os.fstat(file).st_size)
+    finally:
+        os.close(file)
+
+
 def is_object(path: Path) -> bool:
     """Whether there is a file. Raises OSError."""
     try:

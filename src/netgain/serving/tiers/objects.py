@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from netgain.errors import Unavailable, UsageError
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Range, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.wording import install_command
 
@@ -39,6 +39,8 @@ class ObjectsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class ObjectsMedium:
     """Objects are written only where there are none (If-None-Match), so two writers of a key cannot mix."""
+
+    outlives = True
 
     def __init__(self, url: str, options: ObjectsOptions | None = None) -> None:
         self._options = options or ObjectsOptions()
@@ -91,6 +93,9 @@ class ObjectsMedium:
 
     async def ping(self) -> None:
         await self._has(bytes(32))
+
+    def on_eviction(self, given_up: GivenUp) -> bool:
+        return False
 
     def usage(self) -> Usage:
         return Usage()

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from netgain.errors import Unavailable, UsageError
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Range, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.wording import install_command
 
@@ -34,6 +34,8 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
 class RemoteMedium:
     """Connects on first use, and again by itself: a connection that the server or something between dropped while idle is
     replaced within the call that finds it dead."""
+
+    outlives = True
 
     def __init__(self, url: str, options: RemoteOptions | None = None) -> None:
         self._options = options or RemoteOptions()
@@ -93,6 +95,9 @@ class RemoteMedium:
 
     async def ping(self) -> None:
         await self._call(lambda: self._server.ping())
+
+    def on_eviction(self, given_up: GivenUp) -> bool:
+        return False
 
     def usage(self) -> Usage:
         return Usage()

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Sequence
 
 from netgain.cost.link import ShapedLink
 from netgain.ledger.clock import Clock
-from netgain.serving.tiers.medium import Data, Medium, Range, Usage
+from netgain.serving.tiers.medium import Data, GivenUp, Medium, Range, Usage
 
 
 class ShapedMedium:
@@ -13,6 +13,7 @@ class ShapedMedium:
 
     def __init__(self, inner: Medium, clock: Clock, down: ShapedLink, up: ShapedLink) -> None:
         self._inner = inner
+        self.outlives = inner.outlives
         self._clock = clock
         self._down = down
         self._up = up
@@ -53,6 +54,9 @@ class ShapedMedium:
         asked_s = self._clock.now()
         await self._inner.ping()
         await self._until(asked_s + self._down.latency_s)
+
+    def on_eviction(self, given_up: GivenUp) -> bool:
+        return self._inner.on_eviction(given_up)
 
     def usage(self) -> Usage:
         return self._inner.usage()

@@ -1,8 +1,10 @@
-"""Tiers from fast to slow as one: loading asks them in order and promotes what it finds, storing queues and never waits."""
+"""Tiers from fast to slow as one: loading asks them in order and promotes what it finds, storing queues and never waits. A tier
+is written through, which is when something is stored, or back, which is when the tier above gives it up."""
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -14,15 +16,19 @@ from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.tier import Tier
 from netgain.serving.tiers.tier_stats import TierStats
 
+_AT_ONCE = 64  # objects that are asked about together
+
 
 class StackStats(msgspec.Struct, frozen=True, kw_only=True):
     """`dropped` objects were offered while the queue of a tier was full, and are not in it. Counts are per tier, fast to
-    slow; `promoted` says how many came from it and were offered to all faster ones."""
+    slow; `promoted` says how many came from it and were offered to faster ones, `demoted` how many it gave up, or had at the
+    end, and the next slower one was offered."""
 
     tiers: tuple[TierStats, ...]
     queued_bytes: tuple[int, ...]
     dropped: tuple[int, ...]
     promoted: tuple[int, ...]
+    demoted: tuple[int, ...]
 
 
 class Came(NamedTuple):
@@ -44,6 +50,7 @@ class _Lane:
         self._waiting: deque[tuple[bytes, Data]] = deque()
         self._queued: set[bytes] = set()
         self._worker: asyncio.Task[None] | None = None
+        self._storing: asyncio.Task[bool] | None = None
 
     def offer(self, key: bytes, data: Data) -> bool:
         if key in self._queued:
@@ -58,9 +65,27 @@ class _Lane:
             self._worker = asyncio.get_running_loop().create_task(self._work())
         return True
 
+    def has_room(self, data: Data) -> bool:
+        return self.bytes + len(data) <= self._room
+
     async def settle(self) -> None:
         if self._worker is not None:
             await self._worker
+
+    async def forget(self, condemned: Callable[[bytes, Data], bool]) -> int:
+        """Take what is condemned out of the queue, and wait until what was being stored when this was called is; how many were
+        taken out."""
+        storing, queued = self._storing, list(self._waiting)
+        kept = queued[: int(storing is not None)]
+        gone: list[tuple[bytes, Data]] = []
+        for one in queued[len(kept) :]:
+            (gone if condemned(*one) else kept).append(one)
+        self._waiting = deque(kept)
+        self._queued = {key for key, _ in kept}
+        self.bytes -= sum(len(data) for _, data in gone)
+        if storing is not None:
+            await asyncio.wait({storing})
+        return len(gone)
 
     async def close(self) -> None:
         if self._worker is not None and not self._worker.done():  # a loop that ended has no more to say to one that is
@@ -74,21 +99,31 @@ class _Lane:
     async def _work(self) -> None:
         while self._waiting:
             key, data = self._waiting[0]
+            self._storing = asyncio.ensure_future(self.tier.put(key, data))
             try:
-                await self.tier.put(key, data)
+                await self._storing
             finally:
+                self._storing = None
                 self._waiting.popleft()
                 self._queued.discard(key)
                 self.bytes -= len(data)
 
 
 class Stack:
-    """Owns its tiers. Called from one event loop. Queued objects are not found before they are stored."""
+    """Owns its tiers. Called from one event loop. Queued objects are not found before they are stored. `through` are the tiers
+    that are offered what is stored or promoted; the others, `back`, get what the one above, which has to know it, gives up."""
 
-    def __init__(self, tiers: Sequence[Tier], clock: Clock, queue_bytes: int = 256 << 20) -> None:
+    def __init__(
+        self, tiers: Sequence[Tier], clock: Clock, queue_bytes: int = 256 << 20, back: Collection[int] = ()
+    ) -> None:
         self._clock = clock
         self._lanes = [_Lane(tier, queue_bytes) for tier in tiers]
-        self._promoted = [0] * len(tiers)
+        self._promoted, self._demoted = [0] * len(tiers), [0] * len(tiers)
+        self._back = tuple(sorted(back))
+        self.through = tuple(tier for tier in range(len(tiers)) if tier not in self._back)
+        self._move_down: Callable[[bytes, Data, int], None] = self._offer_below
+        for below in self._back:
+            tiers[below - 1].on_eviction(partial(self._demote, below - 1))
 
     @property
     def tiers(self) -> list[Tier]:
@@ -157,8 +192,44 @@ class Stack:
     def promote(self, key: bytes, data: Data, source: int, into: Iterable[int] | None = None) -> None:
         """Offer what the tier `source` gave to faster ones: to all of them, or to those named."""
         self._promoted[source] += source > 0
-        for faster in range(source) if into is None else into:
+        for faster in self.faster(source) if into is None else into:
             self._lanes[faster].offer(key, data)
+
+    def faster(self, than: int | None) -> tuple[int, ...]:
+        """The tiers that are offered what is found in the tier `than`, or is new (None)."""
+        return self.through if than is None else tuple(tier for tier in self.through if tier < than)
+
+    def move_down_by(self, move: Callable[[bytes, Data, int], None]) -> None:
+        """Have `move(address, data, tier)` offer what that tier gave up to the next, instead of its being offered as it is."""
+        self._move_down = move
+
+    async def hand_down(self) -> None:
+        """Before the end: offer what would end with this process to the tier below, where that is written back, what was used
+        last first."""
+        for below in self._back:
+            upper, lane = self._lanes[below - 1], self._lanes[below]
+            if upper.tier.outlives:
+                continue
+            await upper.settle()
+            keys = (await upper.tier.keys() or [])[::-1]
+            for start in range(0, len(keys), _AT_ONCE):
+                group = keys[start : start + _AT_ONCE]
+                there = await lane.tier.contains(group)
+                missing = [key for key, has in zip(group, there, strict=True) if not has]
+                for key, data in zip(missing, await upper.tier.peek(missing) or [], strict=False):
+                    if data is None:
+                        continue
+                    if not lane.has_room(data):
+                        await lane.settle()
+                    self._demote(below - 1, key, data)
+            await lane.settle()
+
+    def _demote(self, source: int, key: bytes, data: Data) -> None:
+        self._demoted[source] += 1
+        self._move_down(key, data, source)
+
+    def _offer_below(self, key: bytes, data: Data, source: int) -> None:
+        self._lanes[source + 1].offer(key, data)
 
     def links(self) -> list[LinkFit | None]:
         """What loading from each tier costs, by its last exchanges."""
@@ -169,8 +240,9 @@ class Stack:
         return [lane.tier.code_link for lane in self._lanes]
 
     def offer(self, key: bytes, data: Data, into: Iterable[int] | None = None) -> bool:
-        """Queue a packed object for every tier, or for those named, and return at once; whether some tier's queue had room."""
-        taken = [self._lanes[tier].offer(key, data) for tier in (range(len(self._lanes)) if into is None else into)]
+        """Queue a packed object for every tier that is written through, or for those named, and return at once; whether some
+        tier's queue had room."""
+        taken = [self._lanes[tier].offer(key, data) for tier in (self.through if into is None else into)]
         return any(taken)
 
     async def settle(self) -> None:
@@ -183,6 +255,11 @@ class Stack:
         for lane in self._lanes:
             await lane.tier.pin(keys, for_s)
 
+    async def forget_queued(self, condemned: Callable[[bytes, Data], bool]) -> int:
+        """Take what is condemned out of every queue; what was being stored when this was called is stored when it returns. How
+        many were taken out."""
+        return sum([await lane.forget(condemned) for lane in self._lanes])
+
     async def delete(self, keys: Sequence[bytes]) -> bool:
         """Forget keys in every tier, after what is queued; False when a tier could not say that it did."""
         await self.settle()
@@ -194,6 +271,7 @@ class Stack:
             queued_bytes=tuple(lane.bytes for lane in self._lanes),
             dropped=tuple(lane.dropped for lane in self._lanes),
             promoted=tuple(self._promoted),
+            demoted=tuple(self._demoted),
         )
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.breaker import Breaker
 from netgain.serving.tiers.layered import LayeredObject
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, Medium
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Medium
 from netgain.serving.tiers.object import ADDRESS_BYTES, Expected, Reason, Refused, StoredObject, check_age, unpack
 from netgain.serving.tiers.tier_stats import Direction, TierStats
 
@@ -53,7 +53,7 @@ class Tier:
         expected: Expected | None = None,
         unix_s: Callable[[], float] = time.time,
     ) -> None:
-        self.name = name
+        self.name, self.outlives = name, medium.outlives
         self._medium = medium
         self._clock = clock
         self._options = options or TierOptions()
@@ -219,6 +219,10 @@ class Tier:
         except Fault as fault:
             self._other[fault.kind] += 1
             return None
+
+    def on_eviction(self, given_up: GivenUp) -> bool:
+        """See Medium."""
+        return self._medium.on_eviction(given_up)
 
     @property
     def load_link(self) -> LinkFit | None:

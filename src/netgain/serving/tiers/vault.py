@@ -13,9 +13,17 @@ from netgain.errors import UsageError
 from netgain.private_file import state_of
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.blocks.scope import Scope
-from netgain.serving.tiers.envelope import Owners, date_of
+from netgain.serving.tiers.envelope import Owners, Tenants, date_of
 from netgain.serving.tiers.object import Reason, Refused, Seal, StoredObject, associated
-from netgain.serving.tiers.vault_file import TenantKey, VaultFile, add_key, make_vault, new_key, read_vault
+from netgain.serving.tiers.vault_file import (
+    TenantKey,
+    VaultFile,
+    add_key,
+    destroy_keys,
+    make_vault,
+    new_key,
+    read_vault,
+)
 from netgain.serving.tiers.xaes import NotAuthentic, decrypt, encrypt, new_nonce
 
 _log = logging.getLogger(__name__)
@@ -96,6 +104,21 @@ class Vault:
                 return key.tenant
         state = "is destroyed" if seal.key_id in self._destroyed else "is not in this vault"
         raise Refused(Reason.NO_KEY, f"its key {seal.key_id.hex()[:8]} {state}")
+
+    def forget(self, tenants: Tenants) -> int:
+        gone = destroy_keys(self._path, tenants, int(self._unix_s()))
+        self._owners.forget(tenants)
+        self._follow()
+        return len(gone)
+
+    def is_of(self, stored: StoredObject, tenants: Tenants) -> bool | None:
+        if tenants is None:
+            return True
+        if stored.seal is None:
+            return stored.tenant in tenants
+        self._follow()
+        names = {bytes.fromhex(key.key_id): key.tenant for key in self._keys.values()} | self._destroyed
+        return names[stored.seal.key_id] in tenants if stored.seal.key_id in names else None
 
     def is_destroyed(self, seal: Seal) -> bool:
         """Whether the object can never be read again."""

@@ -84,6 +84,12 @@ class ChunkStore:
                 chunk = from_payload(tokens, self.form.layers, self.form.dtype, payload, self._device)
                 self._keep(address, chunk)
 
+    def forget(self) -> int:
+        count = len(self._kept)
+        self._kept.clear()
+        self._used = 0
+        return count
+
     def counters(self) -> dict[str, float]:
         return {**self.tally.counters(), "blend_memory_bytes": self._used}
 
