@@ -37,7 +37,7 @@ def cached(server: Any, key: str) -> int:
     answer = server.send("/v1/completions", body, headers={"Authorization": f"Bearer {key}"})
     assert answer.status == 200, answer.json
     details = answer.json["usage"]["prompt_tokens_details"]
-    return int(details["cached_tokens"]) + int(details["loaded_tokens"])
+    return int(details["cached_tokens"]) + int(details.get("loaded_tokens", 0))
 
 
 def purge(server: Any, key: str | None, query: str) -> Any:

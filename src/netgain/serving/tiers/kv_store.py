@@ -211,7 +211,10 @@ class KVStore:
         task.add_done_callback(self._later.discard)
 
     def _promote(self, one: _Opened) -> None:
-        """To every faster tier that is written through, in the form that is right for it, dated as it was."""
+        """To every faster tier that is written through, in the form that is right for it, dated as it was; what was asked for
+        before a purge stays where it is, if it still is."""
+        if one.came.purges != self._stack.purges:
+            return
         faster, address = self._stack.faster(one.came.tier), one.raw.part.address()
         if self.coder is None:
             self._stack.promote(address, one.came.data, one.came.tier)

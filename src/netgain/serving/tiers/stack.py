@@ -32,10 +32,11 @@ class StackStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Came(NamedTuple):
-    """An object and the tier that gave it."""
+    """An object, the tier that gave it, and how often the stack had been purged when it was asked for."""
 
     data: Data
     tier: int
+    purges: int = 0
 
 
 class _Lane:
@@ -122,6 +123,7 @@ class Stack:
         self._back = tuple(sorted(back))
         self.through = tuple(tier for tier in range(len(tiers)) if tier not in self._back)
         self._move_down: Callable[[bytes, Data, int], None] = self._offer_below
+        self.purges = 0  # what was read before one may not come back by promotion after it
         for below in self._back:
             tiers[below - 1].on_eviction(partial(self._demote, below - 1))
 
@@ -146,13 +148,13 @@ class Stack:
         """As `find`; what a slower tier gave is offered to the faster ones, as it is."""
         found = await self.find(keys, within_s)
         for key, came in zip(keys, found, strict=True):
-            if came is not None:
+            if came is not None and came.purges == self.purges:
                 self.promote(key, came.data, came.tier)
         return [None if came is None else came.data for came in found]
 
     async def find(self, keys: Sequence[bytes], within_s: float | None = None) -> list[Came | None]:
         """The checked object under each key from the fastest tier that gives it, waiting at most `within_s` in all."""
-        until_s = None if within_s is None else self._clock.now() + within_s
+        until_s, purges = None if within_s is None else self._clock.now() + within_s, self.purges
         found: list[Came | None] = [None] * len(keys)
         for index, lane in enumerate(self._lanes):
             missing = [place for place, came in enumerate(found) if came is None]
@@ -161,7 +163,7 @@ class Stack:
                 break
             for place, data in zip(missing, await lane.tier.get([keys[p] for p in missing], left_s), strict=True):
                 if data is not None:
-                    found[place] = Came(data, index)
+                    found[place] = Came(data, index, purges)
         return found
 
     async def load_layers(
@@ -169,7 +171,7 @@ class Stack:
     ) -> list[Data | None]:
         """As `load`, of each object the layers from where it was read before up to the one before `end`, from the tier that
         gave its first ones. What came whole from a slower tier is offered to the faster ones."""
-        until_s = None if within_s is None else self._clock.now() + within_s
+        until_s, purges = None if within_s is None else self._clock.now() + within_s, self.purges
         found: list[Data | None] = [None] * len(objects)
         for index, lane in enumerate(self._lanes):
             asked = [
@@ -185,7 +187,7 @@ class Stack:
                 if data is None:
                     continue
                 found[place], objects[place].tier = data, index
-                if index and (whole := objects[place].whole()) is not None:
+                if index and purges == self.purges and (whole := objects[place].whole()) is not None:
                     self.promote(objects[place].address, whole, index)
         return found
 
@@ -258,6 +260,7 @@ class Stack:
     async def forget_queued(self, condemned: Callable[[bytes, Data], bool]) -> int:
         """Take what is condemned out of every queue; what was being stored when this was called is stored when it returns. How
         many were taken out."""
+        self.purges += 1
         return sum([await lane.forget(condemned) for lane in self._lanes])
 
     async def delete(self, keys: Sequence[bytes]) -> bool:
