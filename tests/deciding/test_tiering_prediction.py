@@ -7,6 +7,8 @@ import msgspec
 import pytest
 
 from netgain.cost.step_cost import StepCost, StepPoint
+from netgain.deciding.decide.prompts import cannot_show
+from netgain.deciding.decide.settings import Settings
 from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.technique.catalogue import CATALOGUE
@@ -156,3 +158,11 @@ def test_each_engine_is_told_in_its_own_words() -> None:
 def test_a_tier_that_an_engine_has_not_is_refused(engine: str, tier: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         tiering_switch(engine, {"tier": tier, "gib": 1, "folder": "/kv"})
+
+
+def test_what_the_experiment_cannot_show_is_told_in_the_technique_s_terms(tmp_path) -> None:
+    told = cannot_show(Settings(output=tmp_path, workload="shared-prefix"), 2, (), (), reuses=True)
+    assert any("how much prompts share" in line for line in told)
+    assert "Warm prefix caches: each start of the servers began cold." in told
+    other = cannot_show(Settings(output=tmp_path, workload="edit"), 2, (), ())
+    assert "Warm prefix caches: each block began cold." in other

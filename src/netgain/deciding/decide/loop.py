@@ -177,7 +177,13 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             cannot_show=(
                 *workload.notes,
                 *planned.lost,
-                *cannot_show(settings, design.fewest.starts, items, tried.ids),
+                *cannot_show(
+                    settings,
+                    design.fewest.starts,
+                    items,
+                    tried.ids,
+                    best is not None and technique(best.technique).reuses,
+                ),
             ),
             engine=settings.engine,
             engine_version=version,

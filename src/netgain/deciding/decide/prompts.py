@@ -38,16 +38,23 @@ def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
     )
 
 
-def cannot_show(settings: Settings, starts: int, items: Sequence[Item], used: Collection[str]) -> tuple[str, ...]:
+def cannot_show(
+    settings: Settings, starts: int, items: Sequence[Item], used: Collection[str], reuses: bool = False
+) -> tuple[str, ...]:
     """What this form of the run leaves open, whatever its verdict. `starts`: of each arm, which a budget may have made fewer;
-    `used` are the ids of those of `items` that were tried."""
+    `used` are the ids of those of `items` that were tried. `reuses`: the technique that is tried gains by what earlier requests
+    left behind."""
     form = settings.form
     said_so = [
         f"Other loads: {_in_flight(settings)} in flight, the next sent when one ends (closed loop). Queueing "
         "at a given arrival rate is not shown.",
-        "Other models, machines and workloads: the effect depends on how much the output copies and on what a wider step "
-        "costs here.",
-        "Warm prefix caches: each block began cold.",
+        "Other models, machines and workloads: the effect depends on "
+        + (
+            "how much prompts share, how much room the device has, and what computing and loading cost here."
+            if reuses
+            else "how much the output copies and on what a wider step costs here."
+        ),
+        f"Warm prefix caches: each {'start of the servers' if reuses else 'block'} began cold.",
     ]
     if starts < FEWEST_UNITS:
         said_so.append(
