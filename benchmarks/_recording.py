@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from netgain.deciding.experiment.conduct import Trial
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
@@ -73,6 +74,41 @@ def save(path: Path, rounds: Sequence[Trial], context: Mapping[str, object]) -> 
         tokens=np.array(tokens, dtype=np.int16),
         context=np.array(json.dumps({**context, "foreign_cpu_cores": foreign, "items": list(items)}, default=str)),
     )
+
+
+def join(path: Path, parts: Sequence[Path]) -> None:
+    """Write the rounds of several recordings as one, with the contexts of all. Raises ValueError if their designs differ."""
+    requests: list[NDArray[np.int32]] = []
+    waits, tokens, contexts = [], [], []
+    items: dict[str, int] = {}
+    rounds, shapes = 0, set()
+    for part in parts:
+        with np.load(part) as file:
+            rows, context = file["requests"].copy(), json.loads(str(file["context"]))
+            waits.append(file["waits"])
+            tokens.append(file["tokens"])
+        numbers = [items.setdefault(item, len(items)) for item in context.pop("items")]
+        shapes |= {tuple(len(np.unique(own[:, at])) for at in (2, 3)) for own in _by_round(rows)}
+        rows[:, 4] = np.array(numbers, dtype=np.int32)[rows[:, 4]]
+        rows[:, 0] += rounds
+        rounds = int(rows[-1, 0]) + 1
+        requests.append(rows)
+        contexts += context.pop("parts", [context])
+    if len(shapes) > 1:
+        raise ValueError(
+            f"rounds of {len(shapes)} designs, (groups, blocks) {sorted(shapes)}, make no single recording"
+        )
+    np.savez_compressed(
+        path,
+        requests=np.concatenate(requests),
+        waits=np.concatenate(waits),
+        tokens=np.concatenate(tokens),
+        context=np.array(json.dumps({"parts": contexts, "items": list(items)})),
+    )
+
+
+def _by_round(rows: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+    return [rows[rows[:, 0] == number] for number in np.unique(rows[:, 0])]
 
 
 def load(path: Path) -> Recording:

@@ -1,10 +1,11 @@
 """Are verdicts right? 2,000 experiments whose truth is known, with the noise of equal servers recorded on a real machine.
 
-python -m benchmarks.verdicts [--json FILE] [--experiments N] [--recording NAME=FILE]... [--record FILE --rounds N]. A recording
-holds rounds: two servers of the same configuration, started afresh, answered the same prompts in mirrored blocks. An
-experiment of the default design draws as many rounds as it has starts (more where noise makes it grow), in any order, and
-calls the server that was started first the baseline in even starts and the candidate in odd ones, as the design does; so the
-true effect is none, and a planted one scales the candidate's times.
+python -m benchmarks.verdicts [--json FILE] [--experiments N] [--recording NAME=FILE]... With --record FILE --rounds N it only
+records, with --record FILE --join PART... it only writes several recordings as one. A recording holds rounds: two servers of
+the same configuration, started afresh, answered the same prompts in mirrored blocks. An experiment of the default design
+draws as many rounds as it has starts (more where noise makes it grow), in any order, and calls the server that was started
+first the baseline in even starts and the candidate in odd ones, as the design does; so the true effect is none, and a planted
+one scales the candidate's times.
 
 There are two recordings, of a quiet machine and of one on which other work ran; half of the experiments are of each.
 `false_adopt_rate`, `false_reject_rate`: of equal arms, in the recording where it is higher. `coverage_95`: intervals that hold
@@ -26,7 +27,7 @@ import msgspec
 import numpy as np
 
 from benchmarks import _report
-from benchmarks._recording import Recording, load, save
+from benchmarks._recording import Recording, join, load, save
 from netgain.deciding.decide.prompts import prepare_items
 from netgain.deciding.decide.server import served_model
 from netgain.deciding.decide.settings import FULL, Settings
@@ -68,7 +69,19 @@ def main() -> None:
         "--record", type=Path, metavar="FILE", help="record equal servers into FILE, and do nothing else"
     )
     parser.add_argument("--rounds", type=int, default=14, help="starts of both servers to record")
+    parser.add_argument(
+        "--join",
+        type=Path,
+        nargs="+",
+        metavar="PART",
+        help="write these recordings as one into --record, and do nothing else",
+    )
     options = parser.parse_args()
+    if options.join:
+        if not options.record:
+            parser.error("--join needs --record FILE to write into")
+        join(options.record, options.join)
+        return
     if options.record:
         save(options.record, asyncio.run(record(options.rounds)), _report.machine())
         return

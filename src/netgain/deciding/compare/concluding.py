@@ -1,7 +1,6 @@
 """From a finished run on two servers to the comparison: judged, with everything that it rests on and cannot show."""
 
 import datetime
-import math
 import time
 
 import msgspec
@@ -15,10 +14,11 @@ from netgain.deciding.compare.running import LOOPBACK, check_servers
 from netgain.deciding.compare.settings import Settings
 from netgain.deciding.decide.context import context
 from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Trial, how_far
+from netgain.deciding.experiment.conduct import how_far
 from netgain.deciding.experiment.cost import costs_of_blocks
 from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
+from netgain.deciding.experiment.spending import newly_lost
 from netgain.deciding.report.outcome import arm_report
 from netgain.measuring.measurement.reference_kernels import reference_kernels
 from netgain.measuring.workload.slo import parse_slo
@@ -84,15 +84,20 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
             *ready.ruling.caveats,
             *judged.caveats,
             *measured.caveats,
-            *_beyond_budget(settings, trial),
             *_caveats(ready, design),
         ),
-        cannot_show=(*ready.workload.notes, *planned.lost, *_cannot_show(settings, design)),
+        cannot_show=(
+            *ready.workload.notes,
+            *planned.lost,
+            *newly_lost(planned.budget, measured.budget),
+            *_cannot_show(settings, design),
+        ),
         context=context(),
         quality=judged.quality,
         lossy=judged.lossy,
         grown=measured.grown,
         stopped="interrupted" if trial.stopped else None,
+        budget=measured.budget,
     )
 
 
@@ -159,20 +164,6 @@ def _caveats(ready: Prepared, design: Design) -> tuple[str, ...]:
     if len(sources) > 1:
         said.append("The engines differ, so defaults that were not set (batching, caching, sampling) differ with them.")
     return tuple(said)
-
-
-def _beyond_budget(settings: Settings, trial: Trial) -> tuple[str, ...]:
-    """What was measured is judged, and that it took more than was allowed is said."""
-    if settings.budget_s is None or not trial.blocks:
-        return ()
-    wall_s = math.fsum(block.seconds for block in trial.blocks)
-    held = len(settings.started) * settings.devices if len(settings.started) == 2 else 1
-    if wall_s * held <= settings.budget_s:
-        return ()
-    return (
-        f"The budget was exceeded: blocks alone took {wall_s * held / 60.0:.1f} min of the {settings.budget_s / 60.0:.3g} asked "
-        "for, since requests took longer than the first ones did.",
-    )
 
 
 def _repeats_a_prompt(design: Design) -> bool:

@@ -46,6 +46,7 @@ def document_of(outcome: Comparison) -> VerdictDocument:
             cache_state=outcome.cache_state,
             grown=outcome.grown,
             stopped=outcome.stopped,
+            budget=outcome.budget,
         ),
         arms=tuple(
             ArmFacts(

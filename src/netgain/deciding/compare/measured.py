@@ -7,6 +7,7 @@ from netgain.deciding.compare.rule import Ruling
 from netgain.deciding.decide.quality import Judged as QualityJudged
 from netgain.deciding.experiment.arms.cold import ColdCache
 from netgain.deciding.experiment.conduct import Trial
+from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.measuring.measurement.server import Met
 from netgain.measuring.observe.names import Figure
 from netgain.measuring.observe.scrape import Observed as Watched
@@ -37,7 +38,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """A finished run. `watched`: counters of the servers that ran already; `figures`: what either side counted; `urls` of all
-    arms as they were at the end."""
+    arms as they were at the end; `budget`: what became of it (None: there was none)."""
 
     trial: Trial
     watched: dict[str, Watched | None]
@@ -48,3 +49,4 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     quality: QualityJudged | None
     grown: str | None
     caveats: tuple[str, ...]
+    budget: BudgetAccount | None = None

@@ -12,6 +12,7 @@ from netgain.deciding.compare.scaling import Scaling
 from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
+from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.deciding.report.outcome import ArmReport
 from netgain.deciding.verdict.quality import Quality
 from netgain.measuring.observe.names import Figure
@@ -59,7 +60,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     `overrides`: fields that were allowed to differ, with the reasons given. `quality`: as measured beside the speed (None:
     not); `lossy`: why it had to be before anything is adopted. `grown`: why the design was made larger than its form. `stopped`:
     why it ended before all was measured (None: it did not). `counted`: what the servers that were started here counted, beside
-    what the client did. `cost`: at the price that was given (None: none was)."""
+    what the client did. `cost`: at the price that was given (None: none was). `budget`: what became of it (None: there was
+    none)."""
 
     schema: Literal["netgain.comparison"] = SCHEMA
     version: int = VERSION
@@ -87,6 +89,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str | None = None
     counted: tuple[Counted, ...] = ()
     cost: Costs | None = None
+    budget: BudgetAccount | None = None
 
     @property
     def word(self) -> str:

@@ -13,6 +13,7 @@ from netgain.deciding.decide.prepared import FREE, check_same, kept, settings_tr
 from netgain.deciding.decide.settings import Form
 from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
+from netgain.deciding.experiment.spending import BudgetAccount, Extent, extent_of
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.workload.item import Workload
 from netgain.wording import count
@@ -21,11 +22,13 @@ QUEUES = 4.0  # times the requests that are in flight on average are sent in a b
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Kept on disk beside the blocks of started arms. `settings`: what was asked for, as a tree; `lost`: what the budget took."""
+    """Kept on disk beside the blocks of started arms. `settings`: what was asked for, as a tree; `lost`: what the budget took;
+    `budget`: what was planned within it (None: there is none)."""
 
     settings: dict[str, Any]
     design: Design
     lost: tuple[str, ...] = ()
+    budget: BudgetAccount | None = None
 
 
 def tree_of(settings: Settings) -> dict[str, Any]:
@@ -56,8 +59,10 @@ def plan(
         form = msgspec.structs.replace(form, group_size=max(form.group_size, math.ceil(QUEUES * in_flight)))
     pace = _pace(settings, form, request_s)
     asked, form = form, form.fitted(*pace)
+    devices: int | None = None
     if len(settings.started) < 2:
-        lost = _lost(settings.budget_s, asked, form, form.expected_s(*pace))
+        expected_s = form.expected_s(*pace)
+        lost = _lost(settings.budget_s, asked, form, expected_s)
         for said in lost:
             narrator.found(said)
         groups = form.groups
@@ -74,16 +79,34 @@ def plan(
         def priced(form: Form) -> Estimate:
             return estimate(form, form.expected_s(*pace), start_s, settings.devices)
 
+        asked = form
         if settings.budget_s is not None:
             form, lost = within(settings.budget_s, form, priced)
         cost = priced(form)
+        devices, expected_s = cost.arms * cost.devices, 3600.0 * cost.device_hours
         for said in (f"the experiment: {cost.says}", *lost):
             narrator.found(said)
         chosen = workload.subset(form.starts * form.groups * form.group_size)
         most = most_starts(form, cost, settings.budget_s)
         design = growing_design(chosen.items, form, settings.concurrency, most)
     design = msgspec.structs.replace(design, mirrored=repeatable, rate_per_s=settings.rate_per_s, seed=settings.seed)
-    return Plan(settings=tree_of(settings), design=design, lost=lost)
+    budget = None
+    if settings.budget_s is not None:
+        planned = extent_of(design.fewest)
+        budget = BudgetAccount(
+            asked_s=settings.budget_s,
+            devices=devices,
+            whole=planned if form == asked else _extent(asked, repeatable),
+            planned=planned,
+            expected_s=expected_s,
+            lost=lost,
+        )
+    return Plan(settings=tree_of(settings), design=design, lost=lost, budget=budget)
+
+
+def _extent(form: Form, mirrored: bool) -> Extent:
+    blocks = form.blocks if mirrored else form.blocks // 2
+    return Extent(starts=form.starts, groups=form.starts * form.groups, blocks=blocks)
 
 
 def _lost(budget_s: float | None, asked: Form, given: Form, expected_s: float) -> tuple[str, ...]:

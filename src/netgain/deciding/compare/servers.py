@@ -30,6 +30,7 @@ from netgain.deciding.experiment.conduct import Asking, conduct, how_far
 from netgain.deciding.experiment.growth import Growth
 from netgain.deciding.experiment.journal import FILE
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
+from netgain.deciding.experiment.spending import Spending
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.errors import NetgainError, Unavailable, UsageError
 from netgain.measuring.client.narrator import Narrator
@@ -110,6 +111,14 @@ async def _measure(
         narrator.found(caveat)
     narrator.phase(announcement(design, ready.request_s), design.fewest.blocks)
     grown: list[Growth] = []
+    both = len(started.arms) == 2
+    spending = Spending(
+        design,
+        settings.budget_s,
+        len(arms) * settings.devices if both else 1,
+        len(arms) * started.start_s if both else 0.0,
+        () if journal is None else [one.block for one in journal.kept],
+    )
 
     def on_block(block: Block, total: int) -> None:
         narrator.step(f"{block.arm}, {block.seconds:.1f} s")
@@ -123,12 +132,14 @@ async def _measure(
         _asking(ready, arms),
         f"netgain-{settings.seed}-{time.time_ns()}",
         on_block,
-        restart if len(started.arms) == 2 else None,
+        restart if both else None,
         journal,
         when_enough(design, settings.minimum_effect, settings.seed, narrator, grown.append),
         keep_interrupted=journal is None,  # else its blocks are on the disk, and it can go on
         counting=tuple(started.arms),
+        affords=spending.affords,
     )
+    budget = spending.account(planned.budget, trial.blocks, grown[-1].starts if grown else None)
     if trial.stopped:
         narrator.found(f"stopped after {how_far(trial, design)}; they are judged")
     watched = {
@@ -144,6 +155,7 @@ async def _measure(
         quality=quality,
         grown=grown[-1].says if grown else None,
         caveats=caveats,
+        budget=budget,
     )
 
 

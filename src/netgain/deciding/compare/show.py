@@ -11,7 +11,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.statistics import Effect
 from netgain.deciding.report.cost import print_costs
 from netgain.deciding.report.figures import number, seconds, share, times
-from netgain.deciding.report.terminal import COLOURS
+from netgain.deciding.report.terminal import COLOURS, print_budget
 
 MARKS = {"equal": "=", "not needed": "=", "unknown": "?", "overridden": "override", "on purpose": "on purpose"}
 
@@ -27,6 +27,7 @@ def show(outcome: Comparison, console: Console) -> None:
         escape(f"It holds {verdict.scope}."),
     ]
     console.print(Panel("\n".join(lines), title=escape(outcome.title), border_style=COLOURS[verdict.decision]))
+    print_budget(outcome.budget, console)
     console.print(_effects(outcome))
     console.print(_arms(outcome))
     print_costs(outcome.cost, console)

@@ -48,12 +48,13 @@ from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.diagnose.workload_classes import workload_classes
 from netgain.deciding.experiment.analyse import Terms
 from netgain.deciding.experiment.arm import Arm
-from netgain.deciding.experiment.arms.idle import find_spinners, give_turn
-from netgain.deciding.experiment.arms.startup import bring_up, end, start_again
+from netgain.deciding.experiment.arms.idle import find_spinners
+from netgain.deciding.experiment.arms.startup import bring_up, bring_up_others, end, start_again
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.conduct import Asking, conduct
 from netgain.deciding.experiment.growth import Growth
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
+from netgain.deciding.experiment.spending import Spending, newly_lost
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
@@ -185,6 +186,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
                     best is not None and technique(best.technique).reuses,
                 ),
             ),
+            budget=planned.budget,
             engine=settings.engine,
             engine_version=version,
             workload_classes=classes,
@@ -228,11 +230,7 @@ async def _try(
     if not settings.resume:
         keep(settings.output, prepared)
     narrator.phase("starting the candidate server")
-    for name, arm in arms.items():
-        if name != BASELINE:
-            give_turn(arms, name)
-            await bring_up(arm, settings.start_timeout_s)
-    give_turn(arms, None)
+    starting_s = await bring_up_others(arms, BASELINE, settings.start_timeout_s)
     narrator.phase("looking for what differs between the arms besides the technique")
     caveats = await caveats_before(settings, arms, asked, {BASELINE: off, CANDIDATE: switch.flags}, chosen.name)
     for caveat in caveats:
@@ -257,6 +255,9 @@ async def _try(
         before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
         await handoffs.begin(arms)
 
+    spending = Spending(
+        design, settings.budget_s, len(arms) * settings.devices, starting_s, [one.block for one in journal.kept]
+    )
     trial = await conduct(
         arms,
         design,
@@ -267,7 +268,9 @@ async def _try(
         journal,
         when_enough(design, settings.minimum_effect, settings.seed, narrator, grown.append),
         counting=(BASELINE, CANDIDATE),
+        affords=spending.affords,
     )
+    budget = spending.account(base.budget, trial.blocks, grown[-1].starts if grown else None)
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     await handoffs.end(arms)
     narrator.phase("judging")
@@ -321,6 +324,8 @@ async def _try(
         deploy_note=switch.note if adopt or switch.verified else None,
         sweep=judged.sweep,
         grown=grown[-1].says if grown else None,
+        budget=budget,
+        cannot_show=(*base.cannot_show, *newly_lost(base.budget, budget)),
         handoffs=handoffs.costs() if len(trial.fresh) == len(trial.observations) else None,
         quality=None
         if quality is None

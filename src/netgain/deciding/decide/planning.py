@@ -9,6 +9,7 @@ from netgain.deciding.decide.budget import Estimate, estimate, within
 from netgain.deciding.decide.growing import growing_design, most_starts
 from netgain.deciding.decide.settings import Form, Settings
 from netgain.deciding.experiment.design import Design
+from netgain.deciding.experiment.spending import BudgetAccount, extent_of
 from netgain.deciding.experiment.sweeping import expected_s, sweep_design
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.measuring.workload.item import Item
@@ -16,11 +17,12 @@ from netgain.measuring.workload.item import Item
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`design` may have more starts than those that are measured in any case, of which `estimate` is. `lost`: what the budget
-    took, in words."""
+    took, in words. `budget`: what was planned within it (None: there is none)."""
 
     design: Design
     estimate: Estimate
     lost: tuple[str, ...]
+    budget: BudgetAccount | None = None
 
 
 def plan(
@@ -35,11 +37,23 @@ def plan(
         return estimate(form, seconds, start_s, settings.devices)
 
     form, lost = settings.form.fitted(recorded.e2e_s, settings.concurrency), tuple[str, ...]()
+    whole = design_of(settings, form, items, form.starts)
     if settings.budget_s is not None:
         form, lost = within(settings.budget_s, form, priced)
     cost_of_it = priced(form)
     most = most_starts(form, cost_of_it, settings.budget_s)
-    return Plan(design=design_of(settings, form, items, most), estimate=cost_of_it, lost=lost)
+    design = design_of(settings, form, items, most)
+    budget = None
+    if settings.budget_s is not None:
+        budget = BudgetAccount(
+            asked_s=settings.budget_s,
+            devices=cost_of_it.arms * cost_of_it.devices,
+            whole=extent_of(whole),
+            planned=extent_of(design.fewest),
+            expected_s=3600.0 * cost_of_it.device_hours,
+            lost=lost,
+        )
+    return Plan(design=design, estimate=cost_of_it, lost=lost, budget=budget)
 
 
 def design_of(settings: Settings, form: Form, items: Sequence[Item], most: int) -> Design:

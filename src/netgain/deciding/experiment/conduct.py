@@ -82,6 +82,7 @@ async def conduct(
     enough: Callable[[Sequence[Observation]], int] | None = None,
     keep_interrupted: bool = False,
     counting: Sequence[str] = (),
+    affords: Callable[[int], bool] | None = None,
 ) -> Trial:
     """Warm all arms up, then run all blocks. `asking`: of all arms, or of each by its name. `salt` separates this
     experiment's cache entries from any other's.
@@ -94,7 +95,8 @@ async def conduct(
 
     `journal` takes every block as it is finished; what it has already is not measured again. The caller made sure that it
     is about the same arms and design. With `keep_interrupted` an interruption (cancelling) ends the experiment and leaves the
-    groups that were finished, if there is one. `counting`: arms of which the server's own counters are read.
+    groups that were finished, if there is one. `counting`: arms of which the server's own counters are read. `affords(group)`
+    is asked before each group that was not measured before: False ends the experiment.
     """
     if design.starts > 1 and restart is None:
         raise UsageError(f"{design.starts} starts need servers that can be started again; use a single start")
@@ -113,6 +115,8 @@ async def conduct(
             if enough is not None and start == design.enough_after and design.start_of(group - 1) < start:
                 last = enough(observations)
             if start >= last:
+                break
+            if affords is not None and len(blocks) >= len(kept) and not affords(group):
                 break
             common = _common(design, group)
             turns: dict[str, int] = {}

@@ -42,7 +42,7 @@ def grow(
         starts=wanted,
         says=(
             f"{now} starts would find a true gain of {found:.1%} four times in five; noise is larger than the design expects, so "
-            f"{wanted} are measured, to find {TARGET:.0%}"
+            f"{wanted} are wanted, to find {TARGET:.0%}"
         ),
     )
 

@@ -63,24 +63,29 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         if not len(self.values):
             return None
         beyond = np.cumsum(self.weights)
-        return float(self.values[_first_beyond(beyond[None], beyond[-1:], share)[0]])
+        place = np.searchsorted(beyond, _limit(beyond[-1:], share)[0], side="right")
+        return float(self.values[min(int(place), len(beyond) - 1)])
 
     def quantiles(self, share: float, drawn: Resampling) -> Floats:
-        """The quantile in each resample; NaN where a resample has none of the pool's units. Seconds."""
-        totals = drawn.times @ np.bincount(self.unit, self.weights, drawn.units)
-        result = np.full(len(totals), np.nan)
-        left = np.flatnonzero(totals > 0.0)
-        size = max(64, math.ceil(4 * (1.0 - share) * len(self.values)))
-        while len(left):  # only the slow end matters; more of it is looked at for the resamples that need it
-            beyond = np.cumsum(self.weights[:size] * drawn.times[np.ix_(left, self.unit[:size])], axis=1)
-            reached = beyond[:, -1] > (1.0 - share) * totals[left] * (1 + 1e-12)
-            if size >= len(self.values):
-                reached[:] = True
-            places = _first_beyond(beyond[reached], totals[left[reached]], share)
-            result[left[reached]] = self.values[places]
-            left = left[~reached]
-            size *= 4
-        return result
+        """The quantile in each resample; NaN where a resample has none of the pool's units. Seconds.
+
+        Found by halving: what lies beyond a place in a resample is a sum over units, of what each unit has beyond it.
+        """
+        size = len(self.values)
+        if not size:
+            return np.full(len(drawn.times), np.nan)
+        beyond = np.zeros((size, drawn.units))
+        beyond[np.arange(size), self.unit] = self.weights
+        np.cumsum(beyond, axis=0, out=beyond)
+        totals = drawn.times @ beyond[-1]
+        limits = _limit(totals, share)
+        first, last = np.zeros(len(totals), dtype=np.int64), np.full(len(totals), size - 1)
+        for _ in range(size.bit_length()):
+            middle = (first + last) // 2
+            reached = np.einsum("ru,ru->r", drawn.times, beyond[middle]) > limits
+            last = np.where(reached, middle, last)
+            first = np.where(reached, first, np.minimum(middle + 1, last))
+        return np.where(totals > 0.0, self.values[first], np.nan)
 
 
 def values_of(record: ClientRecord, metric: Metric) -> tuple[Floats, Floats]:
@@ -174,9 +179,7 @@ class Tails:
         )
 
 
-def _first_beyond(beyond: Floats, totals: Floats, share: float) -> Ints:
-    """Where the weight from the slow end first exceeds what the quantile leaves beyond it (nearest rank)."""
-    limit = (1.0 - share) * totals * (1 + 1e-9)
-    reached = beyond > limit[:, None]
-    places: Ints = np.where(reached.any(axis=1), reached.argmax(axis=1), beyond.shape[1] - 1)
-    return places
+def _limit(totals: Floats, share: float) -> Floats:
+    """The weight from the slow end that a quantile leaves beyond it (nearest rank)."""
+    limits: Floats = (1.0 - share) * totals * (1 + 1e-9)
+    return limits

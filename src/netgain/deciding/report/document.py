@@ -77,6 +77,7 @@ def _design(outcome: Outcome) -> DesignFacts:
         order=ORDER,
         cache_state=outcome.cache_state,
         grown=outcome.grown,
+        budget=outcome.budget,
     )
 
 

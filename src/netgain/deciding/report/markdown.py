@@ -41,6 +41,7 @@ def verdict_markdown(document: VerdictDocument, scores: Sequence[Score] = (), wo
         *_guards(document),
         *_costs(document),
         *_quality(document.quality),
+        *_section("Budget", () if document.design.budget is None else document.design.budget.says),
         *_section("Caveats", [caveat.says for caveat in document.caveats]),
         *_section("What this cannot show", document.cannot_show),
         "### Going back",

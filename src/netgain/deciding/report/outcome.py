@@ -15,6 +15,7 @@ from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import Observation
+from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.deciding.experiment.sweep import Sweep
 from netgain.deciding.report.draft_account import DraftAccount
 from netgain.deciding.technique.decomposition import Decomposition
@@ -103,7 +104,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the loop. `analysis` is None when no candidate could be tried; `stopped` then says why. `probe` is the
     machine's, as it was kept before the run. With a sweep over loads, `analysis` and `arms` are of one of them, that of
     `asked.concurrency`. `engine` is what both arms run, `engine_version` as it says itself (None: it does not tell).
-    `grown`: why the design was made larger than its form. `cost`: at the price that was given (None: none was)."""
+    `grown`: why the design was made larger than its form. `cost`: at the price that was given (None: none was). `budget`:
+    what became of it (None: there was none)."""
 
     schema: Literal["netgain.decision"] = SCHEMA
     version: int = VERSION
@@ -146,6 +148,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     counted: tuple[Counted, ...] = ()
     draft_account: DraftAccount | None = None
     cost: Costs | None = None
+    budget: BudgetAccount | None = None
 
 
 def arm_report(

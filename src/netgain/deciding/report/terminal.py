@@ -8,6 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
+from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.deciding.report.cost import print_costs
 from netgain.deciding.report.figures import ms, number, rate, share, signed_share, times
 from netgain.deciding.report.outcome import Outcome
@@ -36,6 +37,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     console.print(
         Panel("\n".join(lines), title=escape(f"{outcome.title} on {outcome.asked.workload}"), border_style=colour)
     )
+    print_budget(outcome.budget, console)
     _sweep(outcome, console)
     _figures(outcome, console)
     print_costs(outcome.cost, console)
@@ -53,6 +55,15 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         console.print(f"[dim]-[/] {escape(caveat.says)}", highlight=False, soft_wrap=True)
     if analysis.rollback and verdict.decision == "adopt":
         console.print(escape(analysis.rollback.says))
+
+
+def print_budget(budget: BudgetAccount | None, console: Console) -> None:
+    """What became of a budget; marked where it was exceeded or made the experiment smaller."""
+    if budget is None:
+        return
+    colour = "yellow" if budget.exceeded or budget.lost else "dim"
+    for said in budget.says:
+        console.print(f"[{colour}]-[/] {escape(said)}", highlight=False, soft_wrap=True)
 
 
 def _sweep(outcome: Outcome, console: Console) -> None:

@@ -14,6 +14,7 @@ from netgain.deciding.experiment.guards import GuardState
 from netgain.deciding.experiment.power import Needed
 from netgain.deciding.experiment.rollback import Rollback
 from netgain.deciding.experiment.slo import SloOutcome
+from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.deciding.experiment.statistics import Effect
 from netgain.deciding.experiment.sweep import Sweep
 from netgain.deciding.experiment.tails import Tail
@@ -68,7 +69,7 @@ class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class DesignFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How it was measured. `starts` of each arm; `unit`: what was resampled; `order`: of the blocks of one group.
-    `stopped`: why it ended before all was measured (None: it did not)."""
+    `stopped`: why it ended before all was measured (None: it did not, or its `budget` ended it, which then says so)."""
 
     form: str | None = None
     starts: int | None = None
@@ -81,6 +82,7 @@ class DesignFacts(msgspec.Struct, frozen=True, kw_only=True):
     cache_state: str | None = None
     grown: str | None = None
     stopped: str | None = None
+    budget: BudgetAccount | None = None
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
