@@ -110,6 +110,8 @@ class Arms:
         loaded = next(iter(self._engines.values())).built.loaded
         if item.prompt is not None:
             return tuple(loaded.tokenizer.encode(item.prompt, start=True))
+        if loaded.template is None:
+            raise RuntimeError(f"{loaded.name} has no chat template, and {item.id} is a chat")
         turns = [msgspec.to_builtins(message) for message in item.messages]
         return tuple(loaded.template.encode(loaded.tokenizer, turns))
 
@@ -298,7 +300,9 @@ def _bandwidth(tier: str, size: int) -> float:
     server = redis.Redis.from_url(tier.replace("valkey://", "redis://"))
     keys = list(server.scan_iter(count=10_000))[:128]
     began_s = time.perf_counter()
-    moved = sum(len(value) for at in range(0, len(keys), GROUP) for value in server.mget(keys[at : at + GROUP]))
+    moved = 0
+    for at in range(0, len(keys), GROUP):
+        moved += sum(len(value) for value in server.mget(keys[at : at + GROUP]) if isinstance(value, bytes))
     return moved / (time.perf_counter() - began_s)
 
 

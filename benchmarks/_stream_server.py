@@ -76,9 +76,9 @@ async def main(tokens: int, gap_s: float) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Stream(tokens, gap_s), "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
-    ended = loop.create_future()
-    loop.add_reader(sys.stdin.fileno(), lambda: ended.done() or ended.set_result(None))
-    await ended
+    ended = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), ended.set)
+    await ended.wait()
     server.close()
 
 

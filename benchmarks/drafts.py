@@ -18,6 +18,7 @@ from benchmarks import _report
 from netgain.cli.draft import chat_prompts
 from netgain.ledger.stage import Stage
 from netgain.serving.engine.batch import Batch, Segment
+from netgain.serving.engine.protocols import Executor
 from netgain.serving.engine.request import SamplingParams
 from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.drafts.manifest import Manifest, read_manifest
@@ -89,7 +90,7 @@ def _costs(model: str, draft: Path, manifest: Manifest) -> dict[str, _report.Fig
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-def _step(executor: TorchExecutor | object, rows: int) -> Callable[[], object]:
+def _step(executor: Executor, rows: int) -> Callable[[], object]:
     segment = Segment(
         request_id="a",
         stage=Stage.DECODE,
@@ -102,7 +103,7 @@ def _step(executor: TorchExecutor | object, rows: int) -> Callable[[], object]:
         laws=False,
         sampling=SamplingParams(max_tokens=1, temperature=0.0),
     )
-    return lambda: asyncio.run(executor.execute(Batch((segment,))))  # type: ignore[attr-defined]
+    return lambda: asyncio.run(executor.execute(Batch((segment,))))
 
 
 def _speeds(model: str, draft: Path, count: int, tokens: int) -> dict[str, _report.Figure]:

@@ -9,9 +9,12 @@ import asyncio
 import json
 import sys
 import threading
+from typing import Any
 
 import openvino_genai as genai
 from aiohttp import web
+
+Tokens = asyncio.Queue[list[int] | None]  # of one request, as they come; None at its end
 
 
 def main() -> None:
@@ -28,9 +31,13 @@ def main() -> None:
     pipe = genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", hints)
     app = web.Application()
     app["engine"] = Engine(pipe)
-    app.router.add_get("/health", lambda request: web.Response(text="ok"))
+    app.router.add_get("/health", healthy)
     app.router.add_post("/v1/completions", completions)
     web.run_app(app, host="127.0.0.1", port=port, print=None)
+
+
+async def healthy(request: web.Request) -> web.Response:
+    return web.Response(text="ok")
 
 
 class Engine:
@@ -40,12 +47,12 @@ class Engine:
         self.tokenizer = pipe.get_tokenizer()
         self._pipe = pipe
         self._wake = threading.Condition()
-        self._incoming: list[tuple] = []
+        self._incoming: list[tuple[str, genai.GenerationConfig, asyncio.AbstractEventLoop, Tokens]] = []
         self._ids = 0
         threading.Thread(target=self._run, daemon=True).start()
 
-    def submit(self, prompt: str, max_tokens: int, loop: asyncio.AbstractEventLoop) -> asyncio.Queue:
-        queue: asyncio.Queue = asyncio.Queue()
+    def submit(self, prompt: str, max_tokens: int, loop: asyncio.AbstractEventLoop) -> Tokens:
+        queue: Tokens = asyncio.Queue()
         config = genai.GenerationConfig()
         config.max_new_tokens = max_tokens
         config.ignore_eos = True
@@ -56,7 +63,7 @@ class Engine:
         return queue
 
     def _run(self) -> None:
-        running: list[tuple] = []
+        running: list[tuple[Any, asyncio.AbstractEventLoop, Tokens]] = []
         while True:
             with self._wake:
                 while not self._incoming and not running:

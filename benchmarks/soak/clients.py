@@ -32,7 +32,7 @@ SCENARIOS: Mapping[Scenario, int] = {
 
 async def one(world: World, session: aiohttp.ClientSession, rng: random.Random, scenario: Scenario) -> None:
     """Run one scenario; one that does not end in time is a hung request, any other failure a fault."""
-    name = scenario.__name__  # type: ignore[attr-defined]
+    name = scenario.__name__
     world.tally.kinds[name] += 1
     try:
         async with asyncio.timeout(world.hung_after_s):
