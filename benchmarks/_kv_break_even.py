@@ -61,7 +61,7 @@ def found(kept: Kept, repeats: int) -> Found:
         else row.predicted.tokens
         for row in table
     }
-    context = {
+    context: dict[str, object] = {
         "break_even_links": {row.link: {"latency_s": row.latency_s, "bytes_per_s": row.bytes_per_s} for row in table}
     }
     runs = _kv_warm.runs_of(kept, repeats)

@@ -91,7 +91,9 @@ def run(pieces: Sequence[Piece], kept: Kept, saved: Callable[[], None]) -> None:
 
 def merged(parts: Iterable[Found], nothing: Mapping[str, _report.Figure]) -> Found:
     """All of them over `nothing`, the figures that there are, unknown; what no part says a reason for was not asked for."""
-    figures, context, missing = dict(nothing), {}, {}
+    figures = dict(nothing)
+    context: dict[str, object] = {}
+    missing: dict[str, str] = {}
     wrong: int | None = None
     for one in parts:
         figures |= one.figures

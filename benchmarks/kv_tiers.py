@@ -119,7 +119,7 @@ def all_found(kept: Kept, repeats: int) -> Found:
             Found(
                 trace.get("figures", {}),
                 {},
-                dict.fromkeys(TRACE_FIGURES, trace.get("missing", "")) if "missing" in trace else {},
+                dict.fromkeys(TRACE_FIGURES, str(trace["missing"])) if "missing" in trace else {},
             ),
             Found(of_codecs(coded), {}, {}),
         ),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import verdicts
-from benchmarks._recording import load, save
+from benchmarks._recording import join, load, save
 from netgain.deciding.decide.settings import FULL
 from netgain.deciding.experiment.analyse import analyse
 from netgain.deciding.experiment.conduct import Trial
@@ -70,12 +70,14 @@ def test_the_limits_are_bounds_on_both_sides():
 
 def test_an_experiment_starts_either_server_first_in_turns_and_repeats_no_round(quiet):
     drawn = verdicts.draw(quiet, quiet.rounds, np.random.default_rng(0))
-    assert {seen.start for seen in drawn} == set(range(FULL.starts))
+    starts = len({seen.start for seen in drawn})
+    assert starts in range(FULL.starts, FULL.most_starts + 1, 2), "it grows as the design does"
+    assert {seen.start for seen in drawn} == set(range(starts))
     origins = {seen.start: seen.record for seen in drawn if seen.arm == CANDIDATE}
     place = {id(seen.record): (number, seen.arm) for number, part in enumerate(quiet.rounds) for seen in part}
-    rounds = [place[id(origins[start])][0] for start in range(FULL.starts)]
-    assert len(set(rounds)) == FULL.starts
-    assert len({place[id(origins[start])][1] for start in range(0, FULL.starts, 2)}) == 1
+    rounds = [place[id(origins[start])][0] for start in range(starts)]
+    assert len(set(rounds)) == starts
+    assert len({place[id(origins[start])][1] for start in range(0, starts, 2)}) == 1
     assert place[id(origins[0])][1] != place[id(origins[1])][1]
     assert len({seen.block for seen in drawn}) == sum(quiet.size(number)[1] for number in rounds)
 
@@ -97,6 +99,24 @@ def test_a_recording_is_read_back_to_a_hundredth_of_a_millisecond(make_trial_of,
         assert (seen.arm, seen.group, seen.block) == (kept.arm, kept.group, kept.block)
         assert kept.record.e2e_s == pytest.approx(seen.record.e2e_s, abs=1e-3)
         assert kept.record.token_gaps()[0][0] == pytest.approx(seen.record.token_gaps()[0][0], abs=2e-5)
+
+
+def test_recordings_are_joined_with_the_contexts_of_all(make_trial_of, tmp_path: Path):
+    parts = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    save(parts[0], [make_trial_of(3)], {"cpu": "some"})
+    save(parts[1], [make_trial_of(3), make_trial_of(3)], {"cpu": "another"})
+    join(tmp_path / "all.npz", parts)
+    join(tmp_path / "more.npz", [tmp_path / "all.npz", parts[0]])
+    found, first, second = (load(path) for path in (tmp_path / "more.npz", *parts))
+    assert found.rounds == (*first.rounds, *second.rounds, *first.rounds)
+    assert [part["cpu"] for part in found.context["parts"]] == ["some", "another", "some"]
+
+
+def test_recordings_of_different_designs_are_not_joined(make_trial_of, tmp_path: Path):
+    for groups in (3, 4):
+        save(tmp_path / f"{groups}.npz", [make_trial_of(groups)], {})
+    with pytest.raises(ValueError, match="rounds of 2 designs"):
+        join(tmp_path / "all.npz", [tmp_path / "3.npz", tmp_path / "4.npz"])
 
 
 @pytest.fixture
