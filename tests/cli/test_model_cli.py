@@ -188,9 +188,8 @@ def test_quality_is_measured_kept_and_shown_again(tmp_path: Path, float_folder: 
     )
     assert code == 0, errors
     rows = [line.split() for line in output.splitlines()]
-    assert any(row[:3] == ["int4", "bf16", "Q4_1+Q8_0"] for row in rows)
-    assert any(row[:3] == ["auto", "bf16", "as"] for row in rows)
-    assert "auto: the tensors come out as under fp32" in output
+    assert any(row[:4] == ["int4", "int8", "bf16", "Q4_1+Q8_0"] for row in rows)
+    assert any(row[:4] == ["auto", "fp32", "bf16", "F32"] for row in rows)
     code, output, _ = netgain("inspect", float_folder, "--json", cache=cache)
     assert code == 0
     facts = json.loads(output)
@@ -208,7 +207,9 @@ def test_quality_is_measured_kept_and_shown_again(tmp_path: Path, float_folder: 
         (("--quality", "--dtype", "int3"), "dtype 'int3' is not supported; supported: auto"),
         (("--dtype", "nonsense"), "dtype 'nonsense' is not supported"),
         (("--quality", "--kv-dtype", "fp16"), "KV dtype 'fp16' is not supported; supported: auto, bf16"),
+        (("--quality", "--activations", "int4"), "activations type 'int4' is not supported; supported: auto, fp32"),
         (("--dtype", "int4"), "add --quality"),
+        (("--activations", "fp32"), "add --quality"),
     ],
 )
 def test_wrong_choices_of_quality_are_one_line(float_folder: Path, options: tuple[str, ...], said: str) -> None:
@@ -271,8 +272,9 @@ def test_layers_that_are_not_there_are_refused(tmp_path: Path, fetched: Path, la
 
 
 def test_serve_takes_the_types_that_inspect_measures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["serve", "--dtype", "int8", "--kv-dtype", "int8", "--print-config"]) == 0
-    printed = yaml.safe_load(capsys.readouterr().out)
-    assert (printed["engine"]["model"]["dtype"], printed["engine"]["model"]["kv_dtype"]) == ("int8", "int8")
+    options = ["--dtype", "int8", "--kv-dtype", "int8", "--activations", "fp32"]
+    assert run(["serve", *options, "--print-config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)["engine"]["model"]
+    assert (printed["dtype"], printed["kv_dtype"], printed["activations"]) == ("int8", "int8", "fp32")
     assert run(["serve", "--dtype", "nonsense", "--print-config"]) == 2
     assert "'nonsense' is not one of" in capsys.readouterr().err

@@ -26,15 +26,22 @@ NEIGHBOURS = ("Once upon a time", "The recipe needs two eggs and", "SELECT name 
 
 
 def engine(default_model_path, **changes) -> LLM:
-    """`changes` are settings by their dotted name, with __ for the dot."""
+    """`changes` are settings by their dotted name, with __ for the dot; activations other than a dtype's own stand behind it:
+    "auto x fp32"."""
     tree: dict = {"model": {"source": str(default_model_path), "threads": 2}, "cache": {"kv_tokens": 4096}}
     for name, value in changes.items():
         section, key = name.split("__")
+        if name == "model__dtype":
+            value, _, activations = value.partition(" x ")
+            tree["model"]["activations"] = activations or "auto"
         tree.setdefault(section, {})[key] = value
     return LLM(EngineConfig.model_validate(tree))
 
 
-@pytest.fixture(scope="module", params=["auto", "bf16", "int8"])
+OTHER_ACTIVATIONS = [pytest.param(name, marks=pytest.mark.slow) for name in ("bf16 x bf16", "auto x fp32")]
+
+
+@pytest.fixture(scope="module", params=["auto", "bf16", "int8", *OTHER_ACTIVATIONS])
 def dtype(request) -> str:
     return request.param
 
@@ -42,7 +49,7 @@ def dtype(request) -> str:
 # By default only as the model is kept: `test_everything_at_once` has chunks, preemption, drafts and one thread in every type.
 each_dtype_when_slow = pytest.mark.parametrize(
     "dtype",
-    ["auto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bf16", "int8"))],
+    ["auto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bf16", "int8")), *OTHER_ACTIVATIONS],
     indirect=True,
     scope="module",
 )
@@ -135,7 +142,7 @@ def test_draft_model_coupled(default_model_path, dtype, alone):
     settings = {
         "speculation__method": "draft",
         "speculation__draft": str(default_model_path),
-        "speculation__draft_dtype": "int8" if dtype == "auto" else "auto",
+        "speculation__draft_dtype": "int8" if dtype.startswith("auto") else "auto",
         "speculation__k": 3,
         "scheduler__max_running": 4,
         "scheduler__max_batch_tokens": 64,

@@ -1,5 +1,5 @@
-"""No bit of a logit depends on how many threads computed it, nor on what shares its batch, in every compute type and on
-both kernel paths."""
+"""No bit of a logit depends on how many threads computed it, nor on what shares its batch, in every compute type, with all
+activations, and on both kernel paths."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,9 +51,12 @@ def torch_threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "activations"),
+    [*((dtype, "auto") for dtype in DTYPES), ("bf16", "bf16"), ("int8", "fp32"), ("int4", "fp32")],
+)
 @pytest.mark.parametrize("path", ["torch", "compiled"])
-def test_logits_have_the_same_bits_on_any_number_of_threads(request, folder, torch_threads, path, dtype):
+def test_logits_have_the_same_bits_on_any_number_of_threads(request, folder, torch_threads, path, dtype, activations):
     import torch
 
     from netgain.serving.model.cache import PagedKV
@@ -68,7 +71,7 @@ def test_logits_have_the_same_bits_on_any_number_of_threads(request, folder, tor
     for threads in (1, 2, 3):
         torch_threads(threads if path == "torch" else 1)
         kernels = load_kernels(path, threads)
-        loaded = load_model(folder, dtype, kernels)
+        loaded = load_model(folder, dtype, kernels, activations=activations)
         for sizes in ((len(tokens),), SIZES):
             kv = PagedKV(loaded.config, 8, 16, torch.bfloat16)
             rows = []

@@ -128,22 +128,29 @@ DRAFTING = {
         ("compiled", "auto", "suffix by load"),
         ("compiled", "int8", "ngram"),
         ("compiled", "int4", "ngram"),
+        ("compiled", "bf16 x bf16", "ngram"),
+        ("compiled", "int4 x fp32", "suffix by load"),
+        pytest.param("torch", "bf16 x bf16", "ngram", marks=pytest.mark.slow),
+        pytest.param("torch", "int4 x fp32", "ngram", marks=pytest.mark.slow),
     ],
 )
 def test_everything_at_once_equals_alone(request, model, kernels, dtype, drafts):
+    """`dtype`: of the weights, with activations other than its own behind an x."""
     folder, kv_dtype = model
+    dtype, _, activations = dtype.partition(" x ")
+    computing = {"dtype": dtype, "activations": activations or "auto", "kernels": kernels, "kv_dtype": kv_dtype}
     if kernels == "compiled":
         request.getfixturevalue("requires_compiler")
     alone = [[], []]
     tree = {
-        "model": {"source": str(folder), "dtype": dtype, "kernels": kernels, "threads": 1, "kv_dtype": kv_dtype},
+        "model": {"source": str(folder), "threads": 1, **computing},
         "cache": {"kv_tokens": 1024, "prefix_caching": False},
     }
     with LLM(EngineConfig.model_validate(tree)) as llm:
         for law, sampling in enumerate(SAMPLING):
             alone[law] = [llm.generate([prompt], sampling)[0].output_ids for prompt in PROMPTS]
     tree = {
-        "model": {"source": str(folder), "dtype": dtype, "kernels": kernels, "threads": 2, "kv_dtype": kv_dtype},
+        "model": {"source": str(folder), "threads": 2, **computing},
         "cache": {"kv_tokens": 176},
         "scheduler": {"max_batch_tokens": 11, "max_running": 4},
         "speculation": DRAFTING[drafts],

@@ -28,6 +28,7 @@ def blend(
     answer_tokens: Annotated[int, typer.Option(min=1, max=256, help="Tokens of each answer that are compared.")] = 8,
     dtype: Annotated[str, typer.Option(help="How weights are kept, as engine.model.dtype.")] = "auto",
     kv_dtype: Annotated[str, typer.Option(help="How KV is kept, as engine.model.kv_dtype.")] = "auto",
+    activations: Annotated[str, typer.Option(help="What they are rounded to, as engine.model.activations.")] = "auto",
     keep: Annotated[
         bool, typer.Option(help="Keep the result, which engine.blending.ratio=calibrated then uses.")
     ] = True,
@@ -44,7 +45,8 @@ def blend(
     wanted = _numbers("--ratios", ratios, 0.0, 1.0)
     firsts = [int(number) for number in _numbers("--first", first, 1, 4096)]
     gate = Gate(kl=max_kl, score=max_lost)
-    found, namespace = calibrate(model, dtype, kv_dtype, asked, wanted, firsts, gate, answer_tokens, time.time())
+    weights = (dtype, activations)
+    found, namespace = calibrate(model, weights, kv_dtype, asked, wanted, firsts, gate, answer_tokens, time.time())
     if as_json:
         sys.stdout.write(msgspec.json.encode({**_fields(found), "ratio": found.ratio}).decode() + "\n")
     else:

@@ -28,7 +28,7 @@ CONFIDENCE = 0.9  # of both ends together, so the worse end is beyond with 5 %
 
 def calibrate(
     source: str,
-    dtype: str,
+    weights: tuple[str, str],
     kv_dtype: str,
     questions: Sequence[Question],
     ratios: Sequence[float],
@@ -37,11 +37,13 @@ def calibrate(
     answer_tokens: int,
     now_s: float,
 ) -> tuple[Calibration, Namespace]:
-    """With the namespace that the engine's KV has under these settings. Raises UsageError."""
+    """With the namespace that the engine's KV has under these settings; `weights` are engine.model.dtype and .activations. Raises
+    UsageError."""
     threads = len(os.sched_getaffinity(0))
     kernels = load_kernels("auto", threads)
     torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)
-    loaded = load_model(source, dtype, kernels)
+    dtype, activations = weights
+    loaded = load_model(source, dtype, kernels, activations=activations)
     if kv_dtype not in ("auto", *DTYPES):
         raise UsageError(f"KV dtype {kv_dtype!r} is not supported; supported: auto, {', '.join(DTYPES)}")
     kind = DTYPES[("fp32" if dtype == "fp32" else "bf16") if kv_dtype == "auto" else kv_dtype]

@@ -35,6 +35,7 @@ def codecs(
     ] = None,
     dtype: Annotated[str, typer.Option(help="Weights as the server has them.")] = "auto",
     kv_dtype: Annotated[str, typer.Option(help="KV as the server has it: auto, bf16 or fp32.")] = "auto",
+    activations: Annotated[str, typer.Option(help="What activations are rounded to, as in the server.")] = "auto",
     block_tokens: Annotated[int, typer.Option(min=2, help="Tokens of a block, as the server has it.")] = 16,
     texts: Annotated[
         str, typer.Option(help="'bundled', or a file of texts like those you serve (as netgain quality takes).")
@@ -60,6 +61,7 @@ def codecs(
             lambda what, done: progress.update(task, description=what, completed=done),
             dtype=dtype,
             kv_dtype=kv_dtype,
+            activations=activations,
             block_tokens=block_tokens,
             again=again,
         )

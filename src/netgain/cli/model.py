@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from netgain.errors import UsageError
-from netgain.serving.runtime.settings import KVType, WeightType
+from netgain.serving.runtime.settings import ActivationsType, KVType, WeightType
 
 if TYPE_CHECKING:
     from netgain.serving.runtime.quality import Measured
@@ -44,7 +44,7 @@ def inspect(
         bool,
         typer.Option(
             "--quality",
-            help="Measure on a bundled text what each type of weights and KV loses against float32, and keep the figures.",
+            help="Measure on a bundled text what each type of weights, activations and KV loses against float32; keep it.",
         ),
     ] = False,
     dtype: Annotated[
@@ -54,15 +54,23 @@ def inspect(
     kv_dtype: Annotated[
         list[str] | None, typer.Option(help=f"KV to measure: {', '.join(get_args(KVType))}. Repeatable.")
     ] = None,
+    activations: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Activations to measure: {', '.join(get_args(ActivationsType))}. Repeatable."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show a model's shape, tensor types, memory, template, digests and measured quality."""
-    for what, given, known in (("dtype", dtype, get_args(WeightType)), ("KV dtype", kv_dtype, get_args(KVType))):
+    for what, given, known in (
+        ("dtype", dtype, get_args(WeightType)),
+        ("KV dtype", kv_dtype, get_args(KVType)),
+        ("activations type", activations, get_args(ActivationsType)),
+    ):
         for name in given or ():
             if name not in known:  # said before anything is fetched or read
                 raise UsageError(f"{what} {name!r} is not supported; supported: {', '.join(known)}")
-    if (dtype or kv_dtype) and not quality:
-        raise UsageError("--dtype and --kv-dtype choose what --quality measures: add --quality")
+    if (dtype or kv_dtype or activations) and not quality:
+        raise UsageError("--dtype, --kv-dtype and --activations choose what --quality measures: add --quality")
     from netgain.serving.model.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(source, report=_tell)
@@ -70,7 +78,7 @@ def inspect(
     from netgain.serving.model.load import reading_notes, weight_source
     from netgain.serving.runtime.quality import forms
 
-    wanted = forms(dtype or (), kv_dtype or ())
+    wanted = forms(dtype or (), kv_dtype or (), activations or ())
     weights = weight_source(checkpoint)
     notes = reading_notes(checkpoint, weights, "auto")
     if not json:

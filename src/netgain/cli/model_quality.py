@@ -29,13 +29,14 @@ from netgain.serving.runtime.quality import (
     Refused,
     bundled_text,
     firsts,
+    form_of,
     kept_file,
     measure,
     nothing_measured,
     same_way,
 )
 
-WIDTH = 100  # of a table that is piped
+WIDTH = 108  # of a table that is piped
 
 
 def kept_quality(weights: WeightSource) -> Measured | None:
@@ -76,7 +77,7 @@ def measured_quality(checkpoint: Checkpoint, weights: WeightSource, wanted: Sequ
 def show(measured: Measured) -> None:
     """As a table on stdout."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("weights", "KV", "kept as"):
+    for name in ("weights", "activations", "KV", "kept as"):
         table.add_column(name, no_wrap=True)
     for name in ("MB", "KV B/token", "perplexity", "KL", "KL p99", "same greedy"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -87,11 +88,9 @@ def show(measured: Measured) -> None:
     console.print(table)
     for row in measured.rows:
         if isinstance(row, Refused):
-            console.print(f"{row.dtype} weights with {row.kv_dtype} KV: {row.why}", markup=False)
+            console.print(f"{form_of(row)}: {row.why}", markup=False)
         elif row.same_as:
-            console.print(
-                f"{row.dtype}: the tensors come out as under {row.same_as}, so its figures are those", markup=False
-            )
+            console.print(f"{form_of(row)}: comes out as {row.same_as}, so its figures are those", markup=False)
 
 
 def _read(measured: Measured) -> str:
@@ -107,11 +106,12 @@ def _read(measured: Measured) -> str:
 
 def _cells(row: Quality | Refused) -> tuple[str, ...]:
     if isinstance(row, Refused):
-        return (row.dtype, row.kv_dtype, "refused, see below")
+        return (row.dtype, row.activations, row.kv_dtype, "refused, see below")
     return (
         row.dtype,
+        "+".join(row.multiplied_with),
         row.kv_dtype,
-        f"as {row.same_as}" if row.same_as else "+".join(row.computed),
+        "see below" if row.same_as else "+".join(sorted({kind.partition(" ")[0] for kind in row.computed})),
         f"{row.weight_bytes / 1e6:,.1f}",
         f"{row.kv_bytes_per_token:,}",
         f"{row.perplexity:.3f}",

@@ -14,7 +14,7 @@ from netgain.event_loop import new_loop
 from netgain.serving.api.launch import launch_server
 from netgain.serving.runtime.config import ServerConfig
 from netgain.serving.runtime.config_file import load_config, to_yaml
-from netgain.serving.runtime.settings import KVType, WeightType
+from netgain.serving.runtime.settings import ActivationsType, KVType, WeightType
 from netgain.wording import count
 
 _EXTRA = ("fastapi", "tokenizers", "torch", "uvicorn")
@@ -28,6 +28,9 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on (8000); 0 takes a free one.")] = None,
     dtype: Annotated[WeightType | None, typer.Option(help="How weights are kept (auto).")] = None,
     kv_dtype: Annotated[KVType | None, typer.Option(help="How keys and values are stored (auto).")] = None,
+    activations: Annotated[
+        ActivationsType | None, typer.Option(help="What activations are rounded to in products (auto).")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with settings.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -59,6 +62,7 @@ def serve(
         "engine.model.source": model,
         "engine.model.dtype": dtype,
         "engine.model.kv_dtype": kv_dtype,
+        "engine.model.activations": activations,
         "host": host,
         "port": port,
         "engine.speculation.method": speculation,

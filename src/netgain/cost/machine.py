@@ -33,8 +33,8 @@ class ReadRate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProductRate(msgspec.Struct, frozen=True, kw_only=True):
-    """Operations (a multiplication and an addition are two) per second of a large matrix product whose weights are kept as
-    `dtype`, by the engine's own `kernels`: the best of `repeats`."""
+    """Operations (a multiplication and an addition are two) per second of a large matrix product whose weights are kept and
+    multiplied as `dtype` (as an engine names it: "bf16", "bf16 x bf16"), by the engine's own `kernels`: the best of `repeats`."""
 
     dtype: str
     ops_per_s: float
@@ -78,7 +78,7 @@ class MachineProbe(msgspec.Struct, frozen=True, kw_only=True):
         return max((read.bytes_per_s for read in self.reads), default=None)
 
     def ops_per_s(self, dtype: str, kernels: str) -> float | None:
-        """The rate of products with weights kept as `dtype`; None when these kernels were not probed with it."""
+        """The rate of products in `dtype`; None when these kernels were not probed with it."""
         return next((p.ops_per_s for p in self.products if p.dtype == dtype and p.kernels == kernels), None)
 
 

@@ -14,7 +14,7 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True):
 
     `step_weight_bytes` are read by every step whole. `layer_ops` per computed token and `head_ops` per chosen one (the
     head, and what follows the last layer's attention) are operations of matrix products by the type that the weights are
-    kept in; attention is not among them. With `windowed` some layer reads only the end of a context.
+    kept and multiplied in; attention is not among them. With `windowed` some layer reads only the end of a context.
     """
 
     device: str

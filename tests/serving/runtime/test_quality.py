@@ -9,15 +9,25 @@ torch = pytest.importorskip("torch")
 from netgain.serving.model.checkpoint import open_checkpoint  # noqa: E402
 from netgain.serving.model.kernels.select import load_kernels  # noqa: E402
 from netgain.serving.model.load import weight_source  # noqa: E402
-from netgain.serving.runtime.quality import Refused, bundled_text, firsts, forms, measure  # noqa: E402
+from netgain.serving.runtime.quality import (  # noqa: E402
+    Form,
+    Refused,
+    bundled_text,
+    firsts,
+    form_of,
+    forms,
+    measure,
+)
 
 WORDS = 60  # of the text: enough to tell the types apart
 
 
 def measured_forms(path, wanted, kernels, text, tell=lambda what, share: None):
-    checkpoint = open_checkpoint(path)
+    """By the form, which its two or three types may stand for: a named tuple is a tuple."""
+    checkpoint, wanted = open_checkpoint(path), [Form(*form) for form in wanted]
     first = firsts(weight_source(checkpoint), checkpoint.config, wanted)
-    return {(row.dtype, row.kv_dtype): row for row in measure(path, wanted, first, kernels, text, tell)}
+    rows = {form_of(row): row for row in measure(path, wanted, first, kernels, text, tell)}
+    return {form[:2] if form.activations == "auto" else tuple(form): row for form, row in rows.items()}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +35,14 @@ def measured(default_model_path):
     text = " ".join(bundled_text().split()[:WORDS])
     shares = []
     kernels = load_kernels("auto", 2)
-    wanted = [("int8", "bf16"), ("fp32", "fp32"), ("auto", "bf16"), ("int4", "bf16"), ("int8", "int8")]
+    wanted = [
+        ("int8", "bf16"),
+        ("fp32", "fp32"),
+        ("auto", "bf16"),
+        ("int4", "bf16"),
+        ("int8", "int8"),
+        ("auto", "bf16", "fp32"),
+    ]
     found = measured_forms(default_model_path, wanted, kernels, text, lambda what, share: shares.append(share))
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
@@ -50,17 +67,29 @@ def test_a_file_of_four_bits_is_kept_under_int4_and_rounded_once_more_under_int8
 
 def test_dtypes_with_the_same_tensors_are_measured_once(measured):
     kept, alias = measured["auto", "bf16"], measured["int4", "bf16"]
-    assert (kept.same_as, alias.same_as) == (None, "auto")
+    assert (kept.same_as, alias.same_as) == (None, "auto weights, bf16 KV")
     assert (kept.kl_mean, kept.kl_p99, kept.perplexity) == (alias.kl_mean, alias.kl_p99, alias.perplexity)
 
 
 def test_by_default_every_dtype_and_int8_kv_are_measured():
     assert set(forms((), ())) == {
-        *((dtype, "bf16") for dtype in ("bf16", "fp16", "int8", "int4", "auto")),
-        ("auto", "int8"),
+        *((dtype, "bf16", "auto") for dtype in ("bf16", "fp16", "int8", "int4", "auto")),
+        *((dtype, "bf16", "fp32") for dtype in ("int8", "int4", "auto")),
+        ("bf16", "bf16", "bf16"),
+        ("auto", "int8", "auto"),
     }
-    assert forms(["fp32", "int8", "fp32"], ()) == (("fp32", "fp32"), ("int8", "bf16"))
-    assert forms((), ["int8", "auto"]) == (("auto", "int8"), ("auto", "bf16"))
+    assert forms(["fp32", "int8", "fp32"], ()) == (("fp32", "fp32", "auto"), ("int8", "bf16", "auto"))
+    assert forms((), ["int8", "auto"]) == (("auto", "int8", "auto"), ("auto", "bf16", "auto"))
+    assert forms((), (), ["fp32", "auto"]) == (("auto", "bf16", "fp32"), ("auto", "bf16", "auto"))
+
+
+def test_activations_that_are_not_rounded_lose_less(measured):
+    """Blocks of four bits are as the file has them in both, so what is left beside float32 is the KV in bf16."""
+    rounded, exact = measured["auto", "bf16"], measured["auto", "bf16", "fp32"]
+    assert exact.kl_mean < 0.2 * rounded.kl_mean
+    assert (rounded.multiplied_with, exact.multiplied_with) == (("int8",), ("fp32",))
+    assert exact.computed == ("Q4_1 x fp32", "Q8_0 x fp32")
+    assert rounded.weight_bytes == exact.weight_bytes
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +127,7 @@ def test_fewer_bits_lose_more_and_take_less(request, float_model, path):
     if path == "compiled":
         request.getfixturevalue("requires_compiler")
     kernels, text = load_kernels(path, 2), bundled_text()[:300]
-    wanted = [("fp32", "fp32"), ("bf16", "bf16"), ("int8", "bf16"), ("int4", "bf16")]
+    wanted = [("fp32", "fp32"), ("bf16", "bf16"), ("bf16", "bf16", "bf16"), ("int8", "bf16"), ("int4", "bf16")]
     exact, *found = measured_forms(float_model, wanted, kernels, text).values()
     losses = [one.kl_mean for one in (exact, *found)]
     assert losses[0] == 0.0
@@ -106,7 +135,7 @@ def test_fewer_bits_lose_more_and_take_less(request, float_model, path):
     sizes = [one.weight_bytes for one in (exact, *found)]
     if path == "torch":  # which spends a byte on four bits
         sizes.pop()
-    assert sizes == sorted(set(sizes), reverse=True)
+    assert sizes == sorted(sizes, reverse=True)
 
 
 def test_rounded_kv_loses_more_than_bf16(measured):
@@ -123,8 +152,9 @@ def test_a_form_that_a_model_cannot_have_says_why_and_the_others_are_measured(fl
     tensors["model.layers.0.mlp.up_proj.weight"][3, 40] = 70_000.0
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     kernels, text = load_kernels("torch"), bundled_text()[:80]
-    found = measured_forms(folder, [("fp16", "bf16"), ("bf16", "bf16")], kernels, text)
+    found = measured_forms(folder, [("fp16", "bf16"), ("bf16", "bf16"), ("int8", "bf16", "bf16")], kernels, text)
     refused = found["fp16", "bf16"]
     assert isinstance(refused, Refused)
     assert "layers.0.mlp.up_proj.weight (F32) holds 70000" in refused.why
     assert found["bf16", "bf16"].kl_mean >= 0.0
+    assert "bf16 activations need bf16 weights" in found["int8", "bf16", "bf16"].why

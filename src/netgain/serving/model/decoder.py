@@ -30,6 +30,7 @@ class Decoder:
         dtype: str,
         device: torch.device,
         taps: tuple[int, ...] = (),
+        activations: str = "auto",
     ) -> None:
         """`taps` are layers, in ascending order, whose outputs `forward` writes down when it is asked to; -1 is the last."""
         if dtype not in DTYPES:
@@ -39,7 +40,7 @@ class Decoder:
         self.kernels = kernels
         taps = tuple(tap % config.layers for tap in taps)
 
-        tensors = Tensors(source, kernels, dtype, device)
+        tensors = Tensors(source, kernels, dtype, device, activations)
         self.layers = layers = [
             tensors.layer(config, f"model.layers.{number}.", window) for number, window in enumerate(config.windows)
         ]
@@ -47,8 +48,9 @@ class Decoder:
         self.taps = taps
         halves = [half for layer in layers for half in layer.halves]
         self._stack = kernels.stack(halves, taps=[2 * tap + 1 for tap in taps])
-        (self._embedding,) = pack(kernels, source, [EMBEDDING], dtype)
-        self._head = Linear((self._embedding,) if config.tied else pack(kernels, source, [HEAD], dtype))
+        (self._embedding,) = pack(kernels, source, [EMBEDDING], dtype, activations if config.tied else "auto")
+        head = (self._embedding,) if config.tied else pack(kernels, source, [HEAD], dtype, activations)
+        self._head = Linear(head)
         self._norm = tensors.vector(NORM)
         self.rotary = RotaryTable(config.rope, config.head_dim, config.context, device)
 

@@ -28,6 +28,7 @@ from netgain.serving.model.weights import (
     matrix_bytes,
     product_ops,
     some,
+    used_activations,
 )
 
 
@@ -35,7 +36,8 @@ from netgain.serving.model.weights import (
 class LoadedModel:
     """A model ready to run, read from the file or folder `path`.
 
-    `computed` lists the types its matrices are kept in. Digests are hex; `numerics` names everything that decides the
+    `computed` lists the types its matrices are kept and multiplied in (see computed_types), `activations` what they are
+    multiplied with. Digests are hex; `numerics` names everything that decides the
     bits of KV besides weights and tokens: how the files' numbers were rounded, to which types, kernel path and version.
     `notes` say what a user should know about how it was loaded. `layer_ops` and `head_ops` are as product_ops counts them.
     """
@@ -48,6 +50,7 @@ class LoadedModel:
     template: ChatTemplate | None
     eos: tuple[int, ...]
     computed: tuple[str, ...]
+    activations: tuple[str, ...]
     weights_digest: str
     tokenizer_digest: str
     numerics: str
@@ -71,16 +74,19 @@ def load_model(
     dtype: str,
     kernels: Kernels,
     device: torch.device | str = "cpu",
-    report: Report | None = None,
     taps: tuple[int, ...] = (),
+    activations: str = "auto",
+    report: Report | None = None,
 ) -> LoadedModel:
-    """Load `source` (see open_checkpoint) with compute type of DTYPES (see computed_type); `taps` are the Decoder's."""
+    """Load `source` (see open_checkpoint) with compute type of DTYPES (see computed_type) and activations of ACTIVATIONS (see
+    activations_of); `taps` are the Decoder's."""
     checkpoint = open_checkpoint(source, report)
     weights = weight_source(checkpoint)
     notes = reading_notes(checkpoint, weights, dtype)
-    model = Decoder(checkpoint.config, weights, kernels, dtype, torch.device(device), taps)
-    computed = tuple(sorted(set(computed_types(weights, checkpoint.config, dtype).values())))
-    layer_ops, head_ops = product_ops(weights, checkpoint.config, dtype)
+    types = computed_types(weights, checkpoint.config, dtype, activations)
+    computed = tuple(sorted(set(types.values())))
+    model = Decoder(checkpoint.config, weights, kernels, dtype, torch.device(device), taps, activations)
+    layer_ops, head_ops = product_ops(weights, checkpoint.config, dtype, activations)
     return LoadedModel(
         name=checkpoint.name,
         path=checkpoint.path,
@@ -90,6 +96,7 @@ def load_model(
         template=checkpoint.template,
         eos=checkpoint.eos,
         computed=computed,
+        activations=used_activations(types, checkpoint.config),
         weights_digest=files_digest(weights.files),
         tokenizer_digest=checkpoint.tokenizer.digest,
         numerics=f"{rounding(dtype)};{'+'.join(computed)};{kernels.name}",

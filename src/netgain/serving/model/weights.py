@@ -16,6 +16,7 @@ from torch import Tensor
 
 from netgain.errors import UsageError
 from netgain.serving.model.config import ModelConfig
+from netgain.serving.model.kernels.protocol import Activations
 from netgain.serving.model.quantise import GROUP, Encode
 
 HEAD = "lm_head.weight"
@@ -24,6 +25,7 @@ NORM = "model.norm.weight"
 MTP = "model.mtp_layers."  # what drafts/mtp.py reads
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "int4")
 FOUR_BITS = ("Q4_0", "Q4_1")
+ACTIVATIONS = ("auto", "fp32", "bf16", "int8")
 QUANTISED = ("int8", "int4")  # those under which any matrix is rounded to blocks
 TORCH_TYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -148,11 +150,49 @@ def computed_type(source: WeightSource, name: str, dtype: str) -> str:
     return {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype]
 
 
-def computed_types(source: WeightSource, config: ModelConfig, dtype: str) -> dict[str, str]:
-    """The computed type of every matrix, by name."""
-    return {
-        name: computed_type(source, name, dtype) for name, shape in expected_shapes(config).items() if len(shape) == 2
-    }
+def activations_of(kind: str, activations: str, name: str) -> Activations:
+    """To what the activations that meet matrix `name`, kept in `kind`, are rounded under a setting of ACTIVATIONS. "auto" is
+    int8 for blocks and float32 for other types; raises UsageError for what does not go with `kind`."""
+    own: Activations = "fp32" if kind in TORCH_TYPES else "int8"
+    if activations in ("auto", own):
+        return own
+    if activations == "fp32":
+        return "fp32"
+    if activations == "bf16" and kind == "BF16":
+        return "bf16"
+    if activations not in ACTIVATIONS:
+        raise UsageError(f"activations {activations!r} are not supported; supported: {', '.join(ACTIVATIONS)}")
+    wanted = "bf16 weights (dtype bf16)" if activations == "bf16" else "weights in blocks (dtype int8 or int4)"
+    others = "auto, fp32 or bf16" if kind == "BF16" else "auto or fp32"
+    raise UsageError(
+        f"{activations} activations need {wanted}, and {name} is kept in {kind}: use another dtype, or activations {others}"
+    )
+
+
+def computed_types(source: WeightSource, config: ModelConfig, dtype: str, activations: str = "auto") -> dict[str, str]:
+    """The computed type of every matrix, by name. One whose products take other activations than those under "auto" tells them:
+    "BF16 x bf16". Raises UsageError as computed_type and activations_of do."""
+    types: dict[str, str] = {}
+    for name, shape in expected_shapes(config).items():
+        if len(shape) != 2:
+            continue
+        types[name] = kind = computed_type(source, name, dtype)
+        try:
+            used = activations_of(kind, activations, name)
+        except UsageError:
+            if name == EMBEDDING and not config.tied:
+                continue  # its rows are read, never multiplied
+            raise
+        if used != activations_of(kind, "auto", name):
+            types[name] = f"{kind} x {used}"
+    return types
+
+
+def used_activations(types: Mapping[str, str], config: ModelConfig) -> tuple[str, ...]:
+    """What matrices of these computed types are multiplied with, each once."""
+    multiplied = {kind for name, kind in types.items() if name != EMBEDDING or config.tied}
+    told = (kind.partition(" x ") for kind in multiplied)
+    return tuple(sorted({used or activations_of(kind, "auto", kind) for kind, _, used in told}))
 
 
 def narrowed(values: Tensor, dtype: torch.dtype, name: str, stored: str) -> Tensor:
@@ -166,22 +206,22 @@ def narrowed(values: Tensor, dtype: torch.dtype, name: str, stored: str) -> Tens
     return result
 
 
-def product_ops(source: WeightSource, config: ModelConfig, dtype: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Operations (a multiplication and an addition are two) of the matrix products, by the type that the weights are kept in
-    (in lower case): of the layers per computed token, and per token that is chosen those of the head and of what follows the
+def product_ops(
+    source: WeightSource, config: ModelConfig, dtype: str, activations: str = "auto"
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Operations (a multiplication and an addition are two) of the matrix products, by computed type (see computed_types; in
+    lower case): of the layers per computed token, and per token that is chosen those of the head and of what follows the
     last layer's attention, which no other token needs."""
     layers: Counter[str] = Counter()
     head: Counter[str] = Counter()
     last = f"model.layers.{config.layers - 1}."
     late = (EMBEDDING if config.tied else HEAD, f"{last}self_attn.o_proj.", f"{last}mlp.")
-    for name, shape in expected_shapes(config).items():
-        if len(shape) != 2:
-            continue
-        kind = computed_type(source, name, dtype).lower()
+    shapes = expected_shapes(config)
+    for name, kind in computed_types(source, config, dtype, activations).items():
         if name.startswith(late):
-            head[kind] += 2 * math.prod(shape)
+            head[kind.lower()] += 2 * math.prod(shapes[name])
         elif name != EMBEDDING:
-            layers[kind] += 2 * math.prod(shape)
+            layers[kind.lower()] += 2 * math.prod(shapes[name])
     return dict(layers), dict(head)
 
 

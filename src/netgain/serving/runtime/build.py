@@ -54,17 +54,19 @@ MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What this engine really is, for logs, /v1/models, records and reports. `dtype` names the types that matrices are kept
-    in, `memory_bytes` what all weights and the KV cache take together; `model_note` says what a user should know about how the
-    model's files were read, `settings_note` where less is used than a setting asks for. `max_length` is what one request
-    may have, prompt and answer together. `step_weight_bytes`, `layer_ops`, `head_ops` and `windowed` say what a step has to
-    do (see roofline.StepWork), `step_cost` whether a step-cost curve was kept from before, and of when. Of
-    `kv_token_bytes` the `draft` model takes `draft_kv_token_bytes`, and its weights come on top of the model's."""
+    """What this engine really is, for logs, /v1/models, records and reports. `dtype` names the types that matrices are kept and
+    multiplied in (see computed_types), `activations` what they are multiplied with, `memory_bytes` what all weights and the KV
+    cache take together; `model_note` says what a user should know about how the model's files were read, `settings_note`
+    where less is used than a setting asks for. `max_length` is what one request may have, prompt and answer together.
+    `step_weight_bytes`, `layer_ops`, `head_ops` and `windowed` say what a step has to do (see roofline.StepWork), `step_cost`
+    whether a step-cost curve was kept from before, and of when. Of `kv_token_bytes` the `draft` model takes
+    `draft_kv_token_bytes`, and its weights come on top of the model's."""
 
     model: str
     source: str
     weights: str
     dtype: str
+    activations: str
     model_note: str | None
     settings_note: str | None
     kv_dtype: str
@@ -129,7 +131,7 @@ def build_engine(
     speculation = config.speculation
     files = draft_files(speculation)
     taps = files.taps if files is not None else LAST_LAYER if speculation.method == "mtp" else ()
-    loaded = load_model(config.model.source, config.model.dtype, kernels, device, taps=taps)
+    loaded = load_model(config.model.source, config.model.dtype, kernels, device, taps, config.model.activations)
     kv_dtype = _kv_dtype(config.model.kv_dtype, config.model.dtype)
     model = loaded.config
     layout = kv_layout(model, kv_dtype, config.cache.block_tokens)
@@ -244,6 +246,7 @@ def build_engine(
         source=config.model.source,
         weights=loaded.weights_digest,
         dtype="+".join(loaded.computed).lower(),
+        activations="+".join(loaded.activations),
         model_note="; ".join(loaded.notes) or None,
         settings_note="; ".join(notes) or None,
         kv_dtype=namespace.kv_dtype,

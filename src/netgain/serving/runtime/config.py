@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from netgain.serving.runtime.kv_settings import KVTierSettings
-from netgain.serving.runtime.settings import KVType, Settings, WeightType
+from netgain.serving.runtime.settings import ActivationsType, KVType, Settings, WeightType
 
 
 class ModelSettings(Settings):
@@ -22,6 +22,10 @@ class ModelSettings(Settings):
     kv_dtype: KVType = Field(
         default="auto",
         description="how keys and values are stored; auto is fp32 with dtype fp32, else bf16; int8 halves bf16's memory",
+    )
+    activations: ActivationsType = Field(
+        default="auto",
+        description="what activations are rounded to in products; auto is int8 with int8 and 4-bit weights, else fp32",
     )
     kernels: Literal["auto", "compiled", "torch"] = Field(
         default="auto", description="auto takes the compiled ones where they can be built, else the slow reference"

@@ -1,4 +1,4 @@
-"""What a model loses by the types of its weights and KV: its predictions on a bundled text beside those in float32."""
+"""What a model loses by the types of weights, activations and KV: its predictions on a bundled text beside those in float32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import torch
@@ -27,20 +27,40 @@ BLOCK_TOKENS = 16
 CHUNK = 128  # places computed together: few enough that what is worked out of their logits stays small
 MOST_TOKENS = 1024  # of the text; the figures of more differ by less than between texts, and take longer
 MOST_LOGITS = 1 << 27  # of the reference, 512 MiB: a larger vocabulary reads less of the text
-REFERENCE = ("fp32", "fp32")
-Form = tuple[str, str]
-"""(dtype of the weights, dtype of KV)"""
+
+
+class Form(NamedTuple):
+    """Types of weights, KV and activations."""
+
+    dtype: str
+    kv_dtype: str
+    activations: str = "auto"
+
+    def __str__(self) -> str:
+        rounded = "" if self.activations == "auto" else f" with {self.activations} activations"
+        return f"{self.dtype} weights{rounded}, {self.kv_dtype} KV"
+
+
+REFERENCE = Form("fp32", "fp32")
+BY_DEFAULT = (  # weights and activations
+    *(("bf16", used) for used in ("auto", "bf16")),
+    ("fp16", "auto"),
+    *((dtype, used) for dtype in ("int8", "auto", "int4") for used in ("auto", "fp32")),
+)
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True, tag="measured", tag_field="outcome"):
     """Of one form, over `tokens` places of the text. `kl_mean` and `kl_p99` are nats of KL(float32 || this form) per place;
-    `same_top` is the share of places whose likeliest token is float32's. `same_as` is the dtype under which the tensors
-    come out the same, so that nothing was measured anew."""
+    `same_top` is the share of places whose likeliest token is float32's. `same_as` is the form under which tensors and products
+    come out the same, so that nothing was measured anew. `computed` are the types that matrices are kept and multiplied in,
+    `multiplied_with` those of the activations."""
 
     dtype: str
     kv_dtype: str
+    activations: str
     same_as: str | None = None
     computed: tuple[str, ...]
+    multiplied_with: tuple[str, ...]
     weight_bytes: int
     kv_bytes_per_token: int
     perplexity: float
@@ -56,13 +76,14 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", tag_fiel
 
     dtype: str
     kv_dtype: str
+    activations: str
     why: str
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """All that was measured of one model in one way; `text` is its SHA-256, `quantiser` the version of quantise.py."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     text: str
     kernels: str
     quantiser: int
@@ -70,77 +91,98 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Quality | Refused, ...]
 
     def row(self, form: Form) -> Quality | Refused | None:
-        return next((row for row in self.rows if (row.dtype, row.kv_dtype) == form), None)
+        return next((row for row in self.rows if form_of(row) == form), None)
+
+
+def form_of(row: Quality | Refused) -> Form:
+    return Form(row.dtype, row.kv_dtype, row.activations)
 
 
 def bundled_text() -> str:
     return files("netgain.serving.runtime").joinpath("quality_text.txt").read_text(encoding="utf-8")
 
 
-def forms(dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> tuple[Form, ...]:
-    """Every dtype with every KV dtype. Without either: each dtype but float32 with the KV it is served with, and `auto` with
-    int8 KV; without one: `auto`, which for KV is bf16, or fp32 beside fp32."""
-    if dtypes or kv_dtypes:
-        pairs = [(dtype, kv) for dtype in dtypes or ["auto"] for kv in kv_dtypes or ["auto"]]
+def forms(dtypes: Sequence[str], kv_dtypes: Sequence[str], activations: Sequence[str] = ()) -> tuple[Form, ...]:
+    """Every dtype with every KV dtype and activations. Without any: each dtype but float32 with the KV it is served with and all
+    activations it may have, and `auto` with int8 KV; without one: `auto`, which for KV is bf16, or fp32 beside fp32."""
+    if dtypes or kv_dtypes or activations:
+        found = [
+            (d, kv, used)
+            for d in dtypes or ["auto"]
+            for kv in kv_dtypes or ["auto"]
+            for used in activations or ["auto"]
+        ]
     else:
-        pairs = [*((dtype, "auto") for dtype in ("bf16", "fp16", "int8", "auto", "int4")), ("auto", "int8")]
-    return tuple(dict.fromkeys((d, ("fp32" if d == "fp32" else "bf16") if kv == "auto" else kv) for d, kv in pairs))
+        found = [*((dtype, "auto", used) for dtype, used in BY_DEFAULT), ("auto", "int8", "auto")]
+    return tuple(
+        dict.fromkeys(
+            Form(d, ("fp32" if d == "fp32" else "bf16") if kv == "auto" else kv, used) for d, kv, used in found
+        )
+    )
 
 
-def firsts(weights: WeightSource, config: ModelConfig, wanted: Sequence[Form]) -> dict[str, str]:
-    """By dtype the first of the wanted ones, float32 before all, under which every tensor comes out the same: a tensor is
-    what it is stored as and what it is kept as."""
-    seen: dict[tuple[str, ...], str] = {}
-    return {
-        dtype: seen.setdefault(tuple(computed_types(weights, config, dtype).values()), dtype)
-        for dtype in dict.fromkeys([REFERENCE[0], *(form[0] for form in wanted)])
-    }
+def firsts(weights: WeightSource, config: ModelConfig, wanted: Sequence[Form]) -> dict[Form, Form]:
+    """By form the first of the wanted ones of its KV, float32 before all, under which every tensor and product comes out the
+    same: a tensor is what it is stored as and what it is kept as. A form that this model cannot have is its own first."""
+    seen: dict[tuple[str, ...], Form] = {}
+    found: dict[Form, Form] = {}
+    for form in dict.fromkeys([REFERENCE, *wanted]):
+        try:
+            types = computed_types(weights, config, form.dtype, form.activations)
+        except UsageError:
+            found[form] = form
+        else:
+            found[form] = seen.setdefault((form.kv_dtype, *types.values()), form)
+    return found
 
 
 def measure(
     source: str | Path,
     wanted: Sequence[Form],
-    first: Mapping[str, str],
+    first: Mapping[Form, Form],
     kernels: Kernels,
     text: str,
     tell: Callable[[str, float], None],
 ) -> Iterator[Quality | Refused]:
-    """The wanted forms, those of one dtype together: the reference reads `text` once, each set of weights is loaded once,
-    and of dtypes that are the same by `first` (see `firsts`) one is measured.
+    """The wanted forms, those of one set of weights together: the reference reads `text` once, each set is loaded once, and of
+    forms that are the same by `first` (see `firsts`) one is measured.
 
     `tell` hears what is being read and the share of all that is done. Holds one model and the reference's logits at a
     time. Raises UsageError for a text of fewer than two tokens, and for a model whose predictions are no numbers.
     """
-    loaded: LoadedModel | None = load_model(source, REFERENCE[0], kernels)
+    loaded: LoadedModel | None = load_model(source, REFERENCE.dtype, kernels)
     assert loaded is not None
     most = min(MOST_TOKENS, loaded.config.context, MOST_LOGITS // loaded.config.vocab)
     tokens = loaded.tokenizer.encode(text, start=True)[:most]
     if len(tokens) < 2:
         raise UsageError(f"a text of {len(tokens)} tokens has nothing to predict")
-    distinct = list(dict.fromkeys((first[dtype], kv) for dtype, kv in wanted))
+    distinct = list(dict.fromkeys(first[form] for form in wanted))
 
     def read(model: LoadedModel, form: Form, number: int) -> Iterator[Tensor]:
-        for share, logits in _chunks(model, tokens, form[1]):
+        for share, logits in _chunks(model, tokens, form.kv_dtype):
             yield logits
-            tell(f"{form[0]} weights, {form[1]} KV", (number + share) / (1 + len(distinct)))
+            tell(str(form), (number + share) / (1 + len(distinct)))
 
     reference = _Reference(list(read(loaded, REFERENCE, 0)), torch.tensor(tokens[1:]))
-    held = REFERENCE[0]
-    for number, form in enumerate(sorted(distinct, key=lambda form: form[0] != held), start=1):
+    held = (REFERENCE.dtype, REFERENCE.activations)
+    order = list(dict.fromkeys([held, *((form.dtype, form.activations) for form in distinct)]))
+    distinct.sort(key=lambda form: order.index((form.dtype, form.activations)))
+    for number, form in enumerate(distinct, start=1):
         try:
-            if loaded is None or form[0] != held:
+            if loaded is None or (form.dtype, form.activations) != held:
                 loaded = None  # before the next one takes its memory
-                loaded, held = load_model(source, form[0], kernels), form[0]
+                loaded = load_model(source, form.dtype, kernels, activations=form.activations)
+                held = (form.dtype, form.activations)
             found: Quality | str = reference.compare(loaded, form, read(loaded, form, number))
         except UsageError as error:
             found = str(error)
-        for name, kv in wanted:
-            if (first[name], kv) != form:
+        for one in wanted:
+            if first[one] != form:
                 continue
             if isinstance(found, str):
-                yield Refused(dtype=name, kv_dtype=kv, why=found)
+                yield Refused(**one._asdict(), why=found)
             else:
-                yield msgspec.structs.replace(found, dtype=name, same_as=form[0] if name != form[0] else None)
+                yield msgspec.structs.replace(found, **one._asdict(), same_as=str(form) if one != form else None)
 
 
 class _Reference:
@@ -167,11 +209,11 @@ class _Reference:
         if not math.isfinite(loss):
             raise UsageError("its predictions are no numbers")
         return Quality(
-            dtype=form[0],
-            kv_dtype=form[1],
+            **form._asdict(),
             computed=loaded.computed,
+            multiplied_with=loaded.activations,
             weight_bytes=loaded.model.weight_bytes,
-            kv_bytes_per_token=kv_bytes_per_token(loaded.config, form[1]),
+            kv_bytes_per_token=kv_bytes_per_token(loaded.config, form.kv_dtype),
             perplexity=math.exp(loss),
             perplexity_fp32=self._perplexity,
             kl_mean=float(divergence.mean()),

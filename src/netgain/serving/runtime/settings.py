@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 WeightType = Literal["auto", "bf16", "fp16", "fp32", "int8", "int4"]
+ActivationsType = Literal["auto", "fp32", "bf16", "int8"]
 KVType = Literal["auto", "bf16", "fp32", "int8"]
 
 

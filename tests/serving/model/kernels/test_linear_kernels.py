@@ -12,15 +12,23 @@ from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.protocol import Kernels
 from netgain.serving.model.kernels.torch_kernels import TorchKernels
 
-KINDS = ("float32", "bfloat16", "float16", "q4_0", "q4_1", "q8_0")
+EXPANDED = ("q4_0 x fp32", "q4_1 x fp32", "q8_0 x fp32")
+KINDS = ("float32", "bfloat16", "float16", "bfloat16 x bf16", "q4_0", "q4_1", "q8_0", *EXPANDED)
 SHAPES = ((96, 576), (40, 1536), (1, 32), (33, 64), (17, 96), (7, 352))
 ODD_SHAPES = ((7, 33), (1, 1), (19, 577), (5, 7))  # dense formats only: groups hold 32 inputs
 CASES = [(kind, *shape) for kind in KINDS for shape in SHAPES]
-CASES += [(kind, *shape) for kind in KINDS[:3] for shape in ODD_SHAPES]
+CASES += [(kind, *shape) for kind in KINDS[:4] for shape in ODD_SHAPES]
 
 
 def inputs(rows: int, columns: int, seed: int = 1) -> Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+def seen_by(kind: str, x: Tensor) -> Tensor:
+    """What the products with a kind see of x, as float64."""
+    if kind.startswith("q") and not kind.endswith("x fp32"):
+        return rounded_to_int8(x)
+    return (x.bfloat16() if kind.endswith("x bf16") else x).double()
 
 
 def rounded_to_int8(x: Tensor) -> Tensor:
@@ -34,7 +42,7 @@ def rounded_to_int8(x: Tensor) -> Tensor:
 def test_linear_equals_float64(kernels: Kernels, make_matrix: Callable, kind: str, outs: int, ins: int) -> None:
     matrix = make_matrix(kind, outs, ins)
     x = inputs(5, ins)
-    seen = rounded_to_int8(x) if kind.startswith("q") else x.double()
+    seen = seen_by(kind, x)
     expected = seen @ matrix.values.t()
     size = seen.abs() @ matrix.values.abs().t()
     # An activation that lies between two integers may be rounded either way in float32 and float64.
@@ -162,3 +170,22 @@ def test_any_shape_keeps_bits_on_both_paths(
         assert torch.equal(together, torch.cat([kernels.linear(row, weight) for row in x.split(1)]))
         results.append(together)
     assert torch.allclose(*results, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", EXPANDED)
+@pytest.mark.parametrize(("outs", "ins"), SHAPES)
+def test_blocks_with_float32_activations_are_the_float32_matrix_of_their_numbers(
+    kernels: Kernels, make_matrix: Callable, kind: str, outs: int, ins: int
+) -> None:
+    weight, x = make_matrix(kind, outs, ins).pack(kernels), inputs(9, ins)
+    dense = kernels.pack_dense(kernels.embed(torch.arange(outs), weight), torch.float32)
+    assert torch.equal(kernels.linear(x, weight), kernels.linear(x, dense))
+
+
+def test_activations_that_do_not_go_with_a_matrix_are_refused(kernels: Kernels) -> None:
+    ones = torch.ones(4, 32)
+    for dtype, activations in ((torch.float32, "bf16"), (torch.float16, "bf16"), (torch.bfloat16, "int8")):
+        with pytest.raises(ValueError, match=f"{dtype} are not multiplied with {activations} activations"):
+            kernels.pack_dense(ones, dtype, activations)
+    with pytest.raises(ValueError, match="blocks are not multiplied with bf16 activations"):
+        kernels.pack_q8_0(torch.zeros(4, 34, dtype=torch.uint8), (4, 32), "bf16")

@@ -20,6 +20,7 @@ from netgain.serving.model.kernels.native import (
     BF16,
     F16,
     F32,
+    INPUTS,
     Q4_0,
     Q4_1,
     Q8_0,
@@ -31,7 +32,15 @@ from netgain.serving.model.kernels.native import (
     declare,
     pointer,
 )
-from netgain.serving.model.kernels.protocol import AttentionPlan, Halves, Reduce, Stack, Weight
+from netgain.serving.model.kernels.protocol import (
+    Activations,
+    AttentionPlan,
+    Halves,
+    Reduce,
+    Stack,
+    Weight,
+    check_activations,
+)
 from netgain.serving.model.quantise import q4_1
 
 VERSION = 2  # raise whenever any output bit changes
@@ -60,28 +69,35 @@ class CompiledKernels:
             raise Unavailable("the system gives the kernels no memory")
         weakref.finalize(self, _destroy, library, self._pool, self._workspace, os.getpid())
 
-    def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> PackedWeight:
+    def pack_dense(self, weight: Tensor, dtype: torch.dtype, activations: Activations = "fp32") -> PackedWeight:
         kinds = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16}
         if dtype not in kinds:
             raise ValueError(f"dense weights are stored as float32, bfloat16 or float16, not {dtype}")
+        check_activations(activations, dtype)
         rows, columns = weight.shape
         source = weight.detach().half() if dtype == torch.float16 else weight.detach().float()
-        return self._pack(source.contiguous(), (rows, columns), kinds[dtype])
+        return self._pack(source.contiguous(), (rows, columns), kinds[dtype], activations)
 
-    def pack_q4_0(self, blocks: Tensor, shape: tuple[int, int]) -> PackedWeight:
-        return self._pack(check_blocks(blocks, shape, Q4_0_BYTES), shape, Q4_0)
+    def pack_q4_0(self, blocks: Tensor, shape: tuple[int, int], activations: Activations = "int8") -> PackedWeight:
+        return self._pack_blocks(blocks, shape, Q4_0, Q4_0_BYTES, activations)
 
-    def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> PackedWeight:
-        return self._pack(check_blocks(blocks, shape, Q4_1_BYTES), shape, Q4_1)
+    def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int], activations: Activations = "int8") -> PackedWeight:
+        return self._pack_blocks(blocks, shape, Q4_1, Q4_1_BYTES, activations)
 
-    def pack_q8_0(self, blocks: Tensor, shape: tuple[int, int]) -> PackedWeight:
-        return self._pack(check_blocks(blocks, shape, Q8_0_BYTES), shape, Q8_0)
+    def pack_q8_0(self, blocks: Tensor, shape: tuple[int, int], activations: Activations = "int8") -> PackedWeight:
+        return self._pack_blocks(blocks, shape, Q8_0, Q8_0_BYTES, activations)
 
-    def _pack(self, source: Tensor, shape: tuple[int, int], kind: int) -> PackedWeight:
+    def _pack_blocks(
+        self, blocks: Tensor, shape: tuple[int, int], kind: int, size: int, activations: Activations
+    ) -> PackedWeight:
+        check_activations(activations, None)
+        return self._pack(check_blocks(blocks, shape, size), shape, kind, activations)
+
+    def _pack(self, source: Tensor, shape: tuple[int, int], kind: int, activations: Activations) -> PackedWeight:
         rows, columns = shape
         data = self._arena.empty(self._c.ng_packed_bytes(rows, columns, kind))
         self._c.ng_pack(source.data_ptr(), rows, columns, kind, data.data_ptr())
-        return PackedWeight((rows, columns), data, Matrix(data.data_ptr(), rows, columns, kind))
+        return PackedWeight((rows, columns), data, Matrix(data.data_ptr(), rows, columns, kind, INPUTS[activations]))
 
     def quantise_q4_1(self, groups: Tensor) -> Tensor:
         out = torch.empty(len(groups), Q4_1_BYTES, dtype=torch.uint8)

@@ -1,8 +1,10 @@
 """The C side as Python sees it: structures that mirror the library's, what points into its memory, and its functions."""
 
 import ctypes
+from collections.abc import Mapping
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -10,13 +12,14 @@ from torch import Tensor
 from netgain.serving.model.kv import SCALE_BYTES
 
 F32, BF16, Q4_1, Q8_0, F16, Q4_0 = range(6)  # `Kind` in linear.hpp
+INPUTS: Mapping[str, int] = MappingProxyType({"fp32": 0, "bf16": 1, "int8": 2})  # `Input` there
 _STORED = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # `Stored` in cache.hpp
 
 
 class Matrix(ctypes.Structure):
     """`Matrix` in linear.hpp."""
 
-    _fields_ = (("data", c_void_p), ("outs", c_int64), ("ins", c_int64), ("kind", c_int32))
+    _fields_ = (("data", c_void_p), ("outs", c_int64), ("ins", c_int64), ("kind", c_int32), ("input", c_int32))
 
 
 class Rows(ctypes.Structure):

@@ -1,4 +1,4 @@
-"""How fast the engine's own kernels multiply, per type that weights are kept in: `python -m` this, one JSON line per type.
+"""How fast the engine's own kernels multiply, per type of weights and activations: `python -m` this, one JSON line each.
 
 A process of its own, because `netgain doctor` asks for it and must not load torch.
 """
@@ -13,7 +13,7 @@ import torch
 
 from netgain.serving.model.kernels.blocks import GROUP, Q4_0_BYTES, Q4_1_BYTES, Q8_0_BYTES
 from netgain.serving.model.kernels.compiled import CompiledKernels
-from netgain.serving.model.kernels.protocol import Kernels, Weight
+from netgain.serving.model.kernels.protocol import Activations, Kernels, Weight
 from netgain.serving.model.kernels.select import load_kernels
 
 ROWS = 256  # as many as a prompt chunk has: the product is limited by arithmetic
@@ -58,8 +58,8 @@ def rate(kernels: Kernels, pack: Pack, budget_s: float = BUDGET_S) -> dict[str, 
     return {"ops_per_s": 2.0 * rows * FEATURES * FEATURES / min(taken), "rows": rows, "repeats": len(taken)}
 
 
-def _dense(dtype: torch.dtype) -> Pack:
-    return lambda kernels: kernels.pack_dense(torch.randn(SHAPE), dtype)
+def _dense(dtype: torch.dtype, activations: Activations = "fp32") -> Pack:
+    return lambda kernels: kernels.pack_dense(torch.randn(SHAPE), dtype, activations)
 
 
 def _blocks(block_bytes: int, scales: int) -> torch.Tensor:
@@ -69,7 +69,7 @@ def _blocks(block_bytes: int, scales: int) -> torch.Tensor:
     return blocks.view(FEATURES, -1)
 
 
-# By the names that an engine gives to the types its weights are kept in.
+# By the names that an engine gives to the types its weights are kept and multiplied in (see computed_types).
 PACKS: Mapping[str, Pack] = MappingProxyType(
     {
         "f32": _dense(torch.float32),
@@ -78,6 +78,10 @@ PACKS: Mapping[str, Pack] = MappingProxyType(
         "q8_0": lambda kernels: kernels.pack_q8_0(_blocks(Q8_0_BYTES, 1), SHAPE),
         "q4_1": lambda kernels: kernels.pack_q4_1(_blocks(Q4_1_BYTES, 2), SHAPE),
         "q4_0": lambda kernels: kernels.pack_q4_0(_blocks(Q4_0_BYTES, 1), SHAPE),
+        "bf16 x bf16": _dense(torch.bfloat16, "bf16"),
+        "q8_0 x fp32": lambda kernels: kernels.pack_q8_0(_blocks(Q8_0_BYTES, 1), SHAPE, "fp32"),
+        "q4_1 x fp32": lambda kernels: kernels.pack_q4_1(_blocks(Q4_1_BYTES, 2), SHAPE, "fp32"),
+        "q4_0 x fp32": lambda kernels: kernels.pack_q4_0(_blocks(Q4_0_BYTES, 1), SHAPE, "fp32"),
     }
 )
 

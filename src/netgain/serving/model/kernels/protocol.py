@@ -2,12 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from netgain.serving.model.kv import KVView
+
+Activations = Literal["fp32", "bf16", "int8"]
+"""What activations are rounded to before they are multiplied. fp32: not at all; bf16: each number, with bfloat16 matrices; int8:
+per group of 32, with quantised blocks."""
+
+
+def check_activations(activations: Activations, dtype: torch.dtype | None) -> None:
+    """Raises ValueError where matrices of `dtype` (None: blocks) are not multiplied with these."""
+    other = "int8" if dtype is None else "bf16" if dtype == torch.bfloat16 else "fp32"
+    if activations not in ("fp32", other):
+        raise ValueError(f"{'blocks' if dtype is None else dtype} are not multiplied with {activations} activations")
 
 
 class Weight(Protocol):
@@ -95,20 +106,24 @@ class Kernels(Protocol):
     name: str  # part of the numerics id: kernel path, instruction set and version
     build: str  # what of them runs: times belong to it, where output bits belong to `name`
 
-    def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> Weight:
-        """From float [out, in]; stored as `dtype` (float32, bfloat16 or float16), products accumulated in float32."""
+    def pack_dense(self, weight: Tensor, dtype: torch.dtype, activations: Activations = "fp32") -> Weight:
+        """From float [out, in]; stored as `dtype` (float32, bfloat16 or float16), products accumulated in float32.
+
+        With bf16 activations those sums have one set of bits in every implementation, that of the instruction VDPBF16PS: pairs
+        of inputs in order, of each the odd one first, products exact, each addition rounded once, denormals as zero.
+        """
         ...
 
-    def pack_q4_0(self, blocks: Tensor, shape: tuple[int, int]) -> Weight:
-        """From raw GGUF Q4_0 rows (uint8 [out, in/32*18]); activations are rounded to int8 per group of 32."""
+    def pack_q4_0(self, blocks: Tensor, shape: tuple[int, int], activations: Activations = "int8") -> Weight:
+        """From raw GGUF Q4_0 rows (uint8 [out, in/32*18])."""
         ...
 
-    def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> Weight:
-        """From raw GGUF Q4_1 rows (uint8 [out, in/32*20]); activations are rounded to int8 per group of 32."""
+    def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int], activations: Activations = "int8") -> Weight:
+        """From raw GGUF Q4_1 rows (uint8 [out, in/32*20])."""
         ...
 
-    def pack_q8_0(self, blocks: Tensor, shape: tuple[int, int]) -> Weight:
-        """From raw GGUF Q8_0 rows (uint8 [out, in/32*34]); activations are rounded to int8 per group of 32."""
+    def pack_q8_0(self, blocks: Tensor, shape: tuple[int, int], activations: Activations = "int8") -> Weight:
+        """From raw GGUF Q8_0 rows (uint8 [out, in/32*34])."""
         ...
 
     def quantise_q4_1(self, groups: Tensor) -> Tensor:

@@ -10,45 +10,24 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, pad
 
-from netgain.serving.model.kernels.blocks import GROUP, Groups, split_q4_0, split_q4_1, split_q8_0
+from netgain.serving.model.kernels.blocks import split_q4_0, split_q4_1, split_q8_0
 from netgain.serving.model.kernels.composed import ComposedStack
-from netgain.serving.model.kernels.protocol import AttentionPlan, Halves, Reduce, Stack, Weight
+from netgain.serving.model.kernels.protocol import Activations, AttentionPlan, Halves, Reduce, Stack, Weight
+from netgain.serving.model.kernels.torch_products import (
+    DenseWeight,
+    GroupedWeight,
+    multiplied,
+    packed_dense,
+    packed_groups,
+    rows_of,
+)
 from netgain.serving.model.kv import key_scales, value_scales
 from netgain.serving.model.quantise import q4_1
 
 VERSION = 2
-TILE_ROWS = 16
 WINDOW_TILE = 128  # places whose keys windowed attention takes together, aligned to absolute position
-ATTENTION_FLOATS = 1 << 22  # temporary elements per slice of rows in attention and quantised products
-
-
-@dataclass(frozen=True)
-class DenseWeight:
-    """`values` [out, in] padded to multiples of 16; `tile_rows` is the row count of every product with it."""
-
-    shape: tuple[int, int]
-    values: Tensor
-    tile_rows: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.values.nbytes
-
-
-@dataclass(frozen=True)
-class GroupedWeight:
-    """Quants int8 [groups, 32, out], scales and minimums float32 [groups, out]."""
-
-    shape: tuple[int, int]
-    quants: Tensor
-    scales: Tensor
-    minimums: Tensor | None
-
-    @property
-    def nbytes(self) -> int:
-        return self.quants.nbytes + self.scales.nbytes + (0 if self.minimums is None else self.minimums.nbytes)
+ATTENTION_FLOATS = 1 << 22  # temporary elements per slice of rows in attention
 
 
 @dataclass(frozen=True)
@@ -79,44 +58,27 @@ class TorchKernels:
         self.name = self.build = f"torch-{torch.__version__}-{self.device.type}-v{VERSION}"
         self.note = note
 
-    def pack_dense(self, weight: Tensor, dtype: torch.dtype) -> DenseWeight:
-        rows, columns = weight.shape
-        padded = pad(weight.to(self.device, dtype), (0, -columns % 16, 0, -rows % 16)).contiguous()
-        return DenseWeight((rows, columns), padded, _invariant_tile(padded))
+    def pack_dense(self, weight: Tensor, dtype: torch.dtype, activations: Activations = "fp32") -> DenseWeight:
+        return packed_dense(weight.to(self.device, dtype), activations)
 
-    def pack_q4_0(self, blocks: Tensor, shape: tuple[int, int]) -> GroupedWeight:
-        return self._pack_groups(split_q4_0(blocks, shape), shape)
+    def pack_q4_0(self, blocks: Tensor, shape: tuple[int, int], activations: Activations = "int8") -> GroupedWeight:
+        return packed_groups(split_q4_0(blocks, shape), shape, self.device, activations)
 
-    def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int]) -> GroupedWeight:
-        return self._pack_groups(split_q4_1(blocks, shape), shape)
+    def pack_q4_1(self, blocks: Tensor, shape: tuple[int, int], activations: Activations = "int8") -> GroupedWeight:
+        return packed_groups(split_q4_1(blocks, shape), shape, self.device, activations)
 
-    def pack_q8_0(self, blocks: Tensor, shape: tuple[int, int]) -> GroupedWeight:
-        return self._pack_groups(split_q8_0(blocks, shape), shape)
-
-    def _pack_groups(self, groups: Groups, shape: tuple[int, int]) -> GroupedWeight:
-        def place(tensor: Tensor) -> Tensor:
-            return tensor.to(self.device).contiguous()
-
-        minimums = None if groups.minimums is None else place(groups.minimums.t())
-        return GroupedWeight(shape, place(groups.quants.permute(1, 2, 0)), place(groups.scales.t()), minimums)
+    def pack_q8_0(self, blocks: Tensor, shape: tuple[int, int], activations: Activations = "int8") -> GroupedWeight:
+        return packed_groups(split_q8_0(blocks, shape), shape, self.device, activations)
 
     def quantise_q4_1(self, groups: Tensor) -> Tensor:
         return q4_1(groups)
 
     def linear(self, x: Tensor, weight: Weight, out: Tensor | None = None) -> Tensor:
-        grouped = isinstance(weight, GroupedWeight)
-        product = _grouped_linear(x, weight) if grouped else _dense_linear(x, cast(DenseWeight, weight))
-        return product if out is None else out.copy_(product)
+        result = multiplied(x, cast(DenseWeight | GroupedWeight, weight))
+        return result if out is None else out.copy_(result)
 
     def embed(self, tokens: Tensor, weight: Weight) -> Tensor:
-        if isinstance(weight, GroupedWeight):
-            quants = weight.quants[:, :, tokens].permute(2, 0, 1).float()
-            values = weight.scales[:, tokens].t().unsqueeze(-1) * quants
-            if weight.minimums is not None:
-                values = values + weight.minimums[:, tokens].t().unsqueeze(-1)
-            return values.reshape(len(tokens), weight.shape[1]).contiguous()
-        dense = cast(DenseWeight, weight)
-        return dense.values[tokens, : dense.shape[1]].float().contiguous()
+        return rows_of(cast(DenseWeight | GroupedWeight, weight), tokens)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         mean = _tree_sum(x * x, -1) / x.shape[-1]
@@ -216,55 +178,6 @@ def exp(x: Tensor) -> Tensor:
         p = p * r + coefficient
     scale = ((n.to(torch.int32) + 127) << 23).view(torch.float32)
     return torch.where(x < -87.3, torch.zeros_like(x), ((p * (r * r) + r) + 1.0) * scale)
-
-
-def quantise(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Activations [rows, in] rounded per group of 32: quants (integers held as float32) [groups, rows, 32], scales
-    [groups, rows] with x ~ scales * quants, and scales * sum(quants)."""
-    groups = x.view(len(x), x.shape[1] // GROUP, GROUP).transpose(0, 1)
-    largest = groups.abs().amax(-1)
-    inverse = torch.where(largest > 0, 127.0 / largest.clamp_min(1e-30), torch.zeros_like(largest))
-    quants = torch.round(groups * inverse.unsqueeze(-1))
-    scales = largest / 127.0
-    return quants, scales, scales * quants.sum(-1)
-
-
-def _grouped_linear(x: Tensor, weight: GroupedWeight) -> Tensor:
-    """Integer products with exact sums per group, then groups added in order: (dw * dx) * sum + m * (dx * sum of x)."""
-    out_features = weight.shape[0]
-    groups = len(weight.quants)
-    at_once = max(1, ATTENTION_FLOATS // (groups * out_features))
-    quants = weight.quants.float()
-    parts = []
-    for rows in torch.split(x, at_once):
-        activations, scales, offsets = quantise(rows)
-        # Every partial sum is an integer below 2**24, so any order, and any device's float32 or TF32 units, is exact.
-        terms = torch.bmm(activations, quants)
-        terms *= scales.unsqueeze(-1) * weight.scales.unsqueeze(1)
-        if weight.minimums is not None:
-            terms += offsets.unsqueeze(-1) * weight.minimums.unsqueeze(1)
-        total = torch.zeros_like(terms[0])
-        for group in range(groups):
-            total += terms[group]
-        parts.append(total)
-    return torch.cat(parts) if parts else x.new_empty(0, out_features)
-
-
-def _dense_linear(x: Tensor, weight: DenseWeight) -> Tensor:
-    rows, (out_features, in_features) = len(x), weight.shape
-    tile = weight.tile_rows
-    padded = pad(x, (0, weight.values.shape[1] - in_features, 0, -rows % tile))
-    values = weight.values.float()
-    tiles = [linear(part.contiguous(), values) for part in torch.split(padded, tile)]
-    return torch.cat(tiles)[:rows, :out_features].contiguous() if tiles else x.new_empty(0, out_features)
-
-
-def _invariant_tile(padded: Tensor) -> int:
-    """16 if a row's bits do not depend on its place among 16 rows (checked with one row repeated), else 1."""
-    generator = torch.Generator().manual_seed(0)
-    row = torch.randn(1, padded.shape[1], generator=generator).to(padded.device)
-    out = linear(row.repeat(TILE_ROWS, 1), padded.float())
-    return TILE_ROWS if bool((out == out[:1]).all()) else 1
 
 
 def _tree_sum(x: Tensor, dim: int) -> Tensor:

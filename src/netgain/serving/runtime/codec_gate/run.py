@@ -27,6 +27,7 @@ def measured(
     *,
     dtype: str = "auto",
     kv_dtype: str = "auto",
+    activations: str = "auto",
     block_tokens: int = 16,
     again: bool = False,
 ) -> kept.Report:
@@ -38,7 +39,7 @@ def measured(
     threads = len(os.sched_getaffinity(0))
     kernels = load_kernels("auto", threads)
     torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)  # two pools would fight for the cores
-    loaded = load_model(model, dtype, kernels)
+    loaded = load_model(model, dtype, kernels, activations=activations)
     computing, train = arithmetic(), bundled_text()
     report = kept.Report(
         subject=kept.Subject(

@@ -11,7 +11,11 @@
 #define NG_API extern "C" __attribute__((visibility("default")))
 
 NG_API const char* ng_isa() {
-#if defined(NG_AVX512) && defined(__AVX512VNNI__)
+#if defined(NG_AVX512) && defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+    return "avx512vnni+bf16";
+#elif defined(NG_AVX512) && defined(__AVX512BF16__)
+    return "avx512bf16";
+#elif defined(NG_AVX512) && defined(__AVX512VNNI__)
     return "avx512vnni";
 #elif defined(NG_AVX512)
     return "avx512";

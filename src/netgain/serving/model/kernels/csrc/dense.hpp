@@ -1,4 +1,5 @@
-// Float32, bfloat16 and float16 matrices: panels of 2 vectors of outputs, fused multiply-adds over the inputs in order.
+// Float32, bfloat16 and float16 matrices: panels of 2 vectors of outputs, fused multiply-adds over the inputs. What meets in
+// them is a class: `Floats` below, those of bf16_inputs.hpp.
 #pragma once
 
 #include <algorithm>
@@ -50,40 +51,46 @@ struct Ahead {
     int64_t step;
 };
 
+// Float32 inputs in order. A vector of a panel has INPUTS of them for every output, SIZE bytes in all, which are added in
+// TURNS; a row of inputs is `pitch` numbers long.
+template <Kind KIND>
+struct Floats {
+    using Number = float;
+    static constexpr int INPUTS = KIND == Kind::BF16 ? 2 : 1, TURNS = INPUTS, SIZE = KIND == Kind::F16 ? 2 : 4;
+    static int64_t pitch(int64_t ins) { return ins; }
+
+    static f32v weights(const char* from, int turn) {
+        if (KIND == Kind::F16) return widen_halves(reinterpret_cast<const uint16_t*>(from));
+        u32v word = load_as<u32v>(from);
+        return as_float(KIND != Kind::BF16 ? word : turn ? word & 0xffff0000u : word << 16);
+    }
+    static f32v input(const float* row, int64_t k, int turn) { return splat(row[k + turn]); }
+    static f32v add(f32v total, f32v w, f32v x) { return fma(w, x, total); }
+};
+
 // ROWS rows by PANELS panels.
-template <Kind KIND, int ROWS, int PANELS>
-inline void tile(const char* panel, size_t stride, Ahead ahead, const float* x, int64_t ins, float* out, int64_t pitch,
-                 int64_t outs, int64_t first) {
-    constexpr int V = 2 * PANELS;
-    constexpr bool BF16 = KIND == Kind::BF16;
-    constexpr int STEPS = BF16 ? 2 : 1;                // inputs in a vector
-    constexpr int SIZE = KIND == Kind::F16 ? 2 : 4;    // bytes that an output takes in it
+template <class Numbers, int ROWS, int PANELS>
+inline void tile(const char* panel, size_t stride, Ahead ahead, const typename Numbers::Number* x, int64_t ins, float* out,
+                 int64_t pitch, int64_t outs, int64_t first) {
+    constexpr int V = 2 * PANELS, INPUTS = Numbers::INPUTS, TURNS = Numbers::TURNS, SIZE = Numbers::SIZE;
     f32v total[ROWS][V];
     NG_UNROLL for (int r = 0; r < ROWS; r++)
         NG_UNROLL for (int v = 0; v < V; v++) total[r][v] = f32v{};
-    for (int64_t k = 0; k < ins; k += STEPS, panel += WIDTH * SIZE) {
+    for (int64_t k = 0; k < ins; k += INPUTS, panel += WIDTH * SIZE) {
         // The odd input past the end, if any, meets a zero weight, and is left out because it may lie outside x.
-        int steps = BF16 && k + 1 == ins ? 1 : STEPS;
+        int turns = TURNS == 2 && k + 1 == ins ? 1 : TURNS;
         if (ahead.line) {
             __builtin_prefetch(ahead.line, 0, 2);
             ahead.line += ahead.step;
         }
-        NG_UNROLL for (int step = 0; step < STEPS; step++) {
-            if (step == steps) break;
-            f32v w[V];
-            NG_UNROLL for (int v = 0; v < V; v++) {
-                const char* from = panel + v / 2 * stride + v % 2 * LANES * SIZE;
-                if (KIND == Kind::F16) {
-                    w[v] = widen_halves(reinterpret_cast<const uint16_t*>(from));
-                } else {
-                    u32v word = load_as<u32v>(from);
-                    w[v] = as_float(!BF16 ? word : step ? word & 0xffff0000u : word << 16);
-                }
-            }
+        NG_UNROLL for (int turn = 0; turn < TURNS; turn++) {
+            if (turn == turns) break;
+            decltype(Numbers::weights(panel, turn)) w[V];
+            NG_UNROLL for (int v = 0; v < V; v++) w[v] = Numbers::weights(panel + v / 2 * stride + v % 2 * LANES * SIZE, turn);
             NG_UNROLL for (int r = 0; r < ROWS; r++) {
-                f32v input = splat(x[r * ins + k + step]);
+                auto input = Numbers::input(x + r * Numbers::pitch(ins), k, turn);
                 NG_UNROLL for (int v = 0; v < V; v++) {
-                    total[r][v] = fma(w[v], input, total[r][v]);
+                    total[r][v] = Numbers::add(total[r][v], w[v], input);
                 }
             }
         }
@@ -96,15 +103,16 @@ inline void tile(const char* panel, size_t stride, Ahead ahead, const float* x, 
         }
 }
 
-template <Kind KIND>
-inline void panels(const Matrix& w, const float* x, int64_t rows, int64_t begin, int64_t end, float* out,
-                   int64_t pitch) {
+// `x`: rows of `ins` inputs, which are as many as the matrix has, or one more to make them even.
+template <class Numbers>
+inline void panels(const Matrix& w, const typename Numbers::Number* x, int64_t ins, int64_t rows, int64_t begin, int64_t end,
+                   float* out, int64_t pitch) {
     size_t stride = panel_bytes(w.ins, w.kind);
-    int64_t tiles = (rows + MOST_ROWS - 1) / MOST_ROWS, steps = KIND == Kind::BF16 ? (w.ins + 1) / 2 : w.ins;
+    int64_t tiles = (rows + MOST_ROWS - 1) / MOST_ROWS, steps = (ins + Numbers::INPUTS - 1) / Numbers::INPUTS;
     for (int64_t p = begin; p < end;) {
         const char* panel = static_cast<const char*>(w.data) + p * stride;
         if (rows == 1 && p + 1 < end) {
-            tile<KIND, 1, 2>(panel, stride, {}, x, w.ins, out, pitch, w.outs, p * WIDTH);
+            tile<Numbers, 1, 2>(panel, stride, {}, x, ins, out, pitch, w.outs, p * WIDTH);
             p += 2;
             continue;
         }
@@ -113,13 +121,13 @@ inline void panels(const Matrix& w, const float* x, int64_t rows, int64_t begin,
             // Each of several tiles fetches its share of the next panel, so that memory has work all the time.
             Ahead ahead{};
             if (tiles > 1 && p + 1 < end) ahead = {panel + stride + stride * t / tiles, int64_t(stride) / steps / tiles};
-            auto run = [&](auto tile) { tile(panel, stride, ahead, x + r * w.ins, w.ins, out + r * pitch, pitch, w.outs, p * WIDTH); };
+            auto run = [&](auto tile) { tile(panel, stride, ahead, x + r * Numbers::pitch(ins), ins, out + r * pitch, pitch, w.outs, p * WIDTH); };
             switch (rows * (t + 1) / tiles - r) {
-                case 5: run(tile<KIND, 5, 1>); break;
-                case 4: run(tile<KIND, 4, 1>); break;
-                case 3: run(tile<KIND, 3, 1>); break;
-                case 2: run(tile<KIND, 2, 1>); break;
-                case 1: run(tile<KIND, 1, 1>); break;
+                case 5: run(tile<Numbers, 5, 1>); break;
+                case 4: run(tile<Numbers, 4, 1>); break;
+                case 3: run(tile<Numbers, 3, 1>); break;
+                case 2: run(tile<Numbers, 2, 1>); break;
+                case 1: run(tile<Numbers, 1, 1>); break;
             }
         }
         p++;

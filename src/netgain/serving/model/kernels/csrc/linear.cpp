@@ -1,6 +1,8 @@
 #include "linear.hpp"
 
+#include "bf16_inputs.hpp"
 #include "dense.hpp"
+#include "expanded.hpp"
 #include "grouped.hpp"
 
 namespace {
@@ -31,13 +33,17 @@ void embed_row(const Matrix& w, int64_t token, float* out) {
 
 namespace {
 
-// The products with parts of one kind, whose first output is `out`.
-template <Kind KIND>
+// The products with parts of one kind and input, whose first output is `out`.
+template <Kind KIND, Input INPUT>
 void products(Pool& pool, const Matrix* parts, int64_t count, const float* x, int64_t rows, float* out, int64_t pitch) {
-    // Kept between calls of one thread; workers only read it.
-    static thread_local grouped::Activations activations;
-    const grouped::Activations& rounded = activations;
-    if constexpr (!is_dense(KIND)) activations.round<KIND>(pool, x, rows, parts->ins);
+    // Kept between calls of one thread; workers only read them.
+    static thread_local grouped::Activations in_groups;
+    static thread_local bf16::Activations in_pairs;
+    const grouped::Activations& groups = in_groups;
+    const bf16::Activations& pairs = in_pairs;
+    int64_t ins = parts->ins;
+    if constexpr (INPUT == Input::INT8) in_groups.round<KIND>(pool, x, rows, ins);
+    if constexpr (INPUT == Input::BF16) in_pairs.round(pool, x, rows, ins);
 
     int64_t panels = 0, bytes = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -51,10 +57,14 @@ void products(Pool& pool, const Matrix* parts, int64_t count, const float* x, in
         float* to = out;
         for (int64_t i = 0; i < count && end > 0; i++) {
             int64_t own = panel_count(parts[i].outs, KIND), first = std::max<int64_t>(begin, 0), last = std::min(end, own);
-            if constexpr (is_dense(KIND))
-                dense::panels<KIND>(parts[i], x, rows, first, last, to, pitch);
+            if constexpr (INPUT == Input::INT8)
+                grouped::panels<KIND>(parts[i], groups, first, last, to, pitch);
+            else if constexpr (INPUT == Input::BF16)
+                bf16::panels(parts[i], pairs, first, last, to, pitch);
+            else if constexpr (is_dense(KIND))
+                dense::panels<dense::Floats<KIND>>(parts[i], x, ins, rows, first, last, to, pitch);
             else
-                grouped::panels<KIND>(parts[i], rounded, first, last, to, pitch);
+                expanded::panels<KIND>(parts[i], x, rows, first, last, to, pitch);
             begin -= own, end -= own, to += parts[i].outs;
         }
     });
@@ -66,15 +76,19 @@ void linear(Pool& pool, const Matrix* parts, int64_t count, const float* x, int6
     int64_t pitch = 0;
     for (int64_t i = 0; i < count; i++) pitch += parts[i].outs;
     for (int64_t i = 0, same; i < count; i += same) {
-        for (same = 1; i + same < count && parts[i + same].kind == parts[i].kind;) same++;
+        const Matrix& first = parts[i];
+        for (same = 1; i + same < count && parts[i + same].kind == first.kind && parts[i + same].input == first.input;) same++;
         auto run = [&](auto products) { products(pool, parts + i, same, x, rows, out, pitch); };
-        switch (parts[i].kind) {
-            case Kind::F32: run(products<Kind::F32>); break;
-            case Kind::BF16: run(products<Kind::BF16>); break;
-            case Kind::F16: run(products<Kind::F16>); break;
-            case Kind::Q4_0: run(products<Kind::Q4_0>); break;
-            case Kind::Q4_1: run(products<Kind::Q4_1>); break;
-            case Kind::Q8_0: run(products<Kind::Q8_0>); break;
+        bool rounded = first.input == Input::INT8;
+        switch (first.kind) {
+            case Kind::F32: run(products<Kind::F32, Input::F32>); break;
+            case Kind::F16: run(products<Kind::F16, Input::F32>); break;
+            case Kind::BF16:
+                first.input == Input::BF16 ? run(products<Kind::BF16, Input::BF16>) : run(products<Kind::BF16, Input::F32>);
+                break;
+            case Kind::Q4_0: rounded ? run(products<Kind::Q4_0, Input::INT8>) : run(products<Kind::Q4_0, Input::F32>); break;
+            case Kind::Q4_1: rounded ? run(products<Kind::Q4_1, Input::INT8>) : run(products<Kind::Q4_1, Input::F32>); break;
+            case Kind::Q8_0: rounded ? run(products<Kind::Q8_0, Input::INT8>) : run(products<Kind::Q8_0, Input::F32>); break;
         }
         for (int64_t j = i; j < i + same; j++) out += parts[j].outs;
     }

@@ -9,11 +9,16 @@
 
 enum class Kind : int32_t { F32 = 0, BF16 = 1, Q4_1 = 2, Q8_0 = 3, F16 = 4, Q4_0 = 5 };
 
-// Mirrored by ctypes in compiled.py.
+// What activations are rounded to before they are multiplied. F32: not at all, with matrices of any kind; BF16: per number, with
+// BF16 matrices; INT8: per group of 32, with Q4_0, Q4_1 and Q8_0.
+enum class Input : int32_t { F32 = 0, BF16 = 1, INT8 = 2 };
+
+// Mirrored by ctypes in native.py.
 struct Matrix {
     const void* data;
     int64_t outs, ins;
     Kind kind;
+    Input input;
 };
 
 size_t packed_bytes(int64_t outs, int64_t ins, Kind kind);
