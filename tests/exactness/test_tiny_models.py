@@ -157,6 +157,9 @@ def test_everything_at_once_equals_alone(request, model, kernels, dtype, drafts)
     }
     preempted = drafted = cached = 0
     with LLM(EngineConfig.model_validate(tree)) as llm:
+        if activations:
+            assert llm.built.info["activations"] == activations
+            assert llm.built.info["dtype"].endswith(f" x {activations}")
         for law in (0, 1, 0, 1):
             completions = llm.generate(PROMPTS, SAMPLING[law])
             llm.built.engine.check()

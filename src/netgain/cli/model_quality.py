@@ -36,7 +36,7 @@ from netgain.serving.runtime.quality import (
     same_way,
 )
 
-WIDTH = 108  # of a table that is piped
+WIDTH = 116  # of a table that is piped
 
 
 def kept_quality(weights: WeightSource) -> Measured | None:

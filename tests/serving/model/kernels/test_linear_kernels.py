@@ -16,7 +16,8 @@ EXPANDED = ("q4_0 x fp32", "q4_1 x fp32", "q8_0 x fp32")
 KINDS = ("float32", "bfloat16", "float16", "bfloat16 x bf16", "q4_0", "q4_1", "q8_0", *EXPANDED)
 SHAPES = ((96, 576), (40, 1536), (1, 32), (33, 64), (17, 96), (7, 352))
 ODD_SHAPES = ((7, 33), (1, 1), (19, 577), (5, 7))  # dense formats only: groups hold 32 inputs
-CASES = [(kind, *shape) for kind in KINDS for shape in SHAPES]
+PAIRED = "bfloat16 x bf16"  # which the reference takes input by input: without the widest matrices
+CASES = [(kind, *shape) for kind in KINDS for shape in SHAPES if kind != PAIRED or shape[1] < 500]
 CASES += [(kind, *shape) for kind in KINDS[:4] for shape in ODD_SHAPES]
 
 
