@@ -35,6 +35,7 @@ from netgain.serving.runtime.codec_gate.serving import build_coder, measured_cod
 from netgain.serving.runtime.config import CacheSettings, EngineConfig, SpeculationSettings
 from netgain.serving.runtime.draft_memory import DraftMemory
 from netgain.serving.runtime.drafts import LoadedDraft, draft_files, kv_layout, load_draft, load_mtp
+from netgain.serving.runtime.engine_info import EngineInfo
 from netgain.serving.runtime.heap import give_back_freed_memory
 from netgain.serving.runtime.kept_step_cost import described, step_cost_store, upkeep_of
 from netgain.serving.runtime.tier_specs import shown
@@ -51,53 +52,6 @@ from netgain.serving.speculation.synthetic import NAME_SUFFIX, SyntheticVerifier
 
 DEFAULT_KV_TOKENS = 65_536
 MEMORY_SHARE = 0.3  # of what is available, at most, for KV that nobody sized
-
-
-class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What this engine really is, for logs, /v1/models, records and reports. `dtype` names the types that matrices are kept and
-    multiplied in (see computed_types), `activations` what they are multiplied with, `memory_bytes` what all weights and the KV
-    cache take together; `model_note` says what a user should know about how the model's files were read, `settings_note`
-    where less is used than a setting asks for. `max_length` is what one request may have, prompt and answer together.
-    `step_weight_bytes`, `layer_ops`, `head_ops` and `windowed` say what a step has to do (see roofline.StepWork), `step_cost`
-    whether a step-cost curve was kept from before, and of when. Of `kv_token_bytes` the `draft` model takes
-    `draft_kv_token_bytes`, and its weights come on top of the model's."""
-
-    model: str
-    source: str
-    weights: str
-    dtype: str
-    activations: str
-    model_note: str | None
-    settings_note: str | None
-    kv_dtype: str
-    kernels: str
-    kernels_note: str | None
-    device: str
-    devices: int
-    threads: int
-    memory_bytes: int
-    max_running: int
-    max_batch_tokens: int
-    speculation: str
-    prefix_caching: bool
-    vocab_size: int
-    max_length: int
-    kv_tokens: int
-    kv_token_bytes: int
-    weight_bytes: int
-    step_weight_bytes: int
-    layer_ops: dict[str, int]
-    head_ops: dict[str, int]
-    windowed: bool
-    step_cost: str
-    kv_tiers: list[str]
-    kv_policy: str
-    kv_codecs: list[str]
-    kv_codecs_measured: list[dict[str, Any]]
-    kv_lossy: bool
-    draft: str | None
-    draft_weight_bytes: int
-    draft_kv_token_bytes: int
 
 
 class BuiltEngine(NamedTuple):
