@@ -27,6 +27,7 @@ GOODPUT = "+goodput"  # ends the name of an arm whose control weighs what drafts
 STEPS_KEPT = 64
 LONGER = 2  # suffix drafts are as long as their match allows, so that they may be longer than those that always copy k
 KV_TOKENS = 40_960
+DRAFT_DTYPE = "int8"
 CURVE_S, CURVE_BATCH = 20.0, 32
 SLICE_S = 0.1  # some steps: what another engine left in the processor's caches is paid for by the first of them
 
@@ -64,7 +65,9 @@ def proposers(drafts: Sequence[Path], k: int) -> dict[str, Speculation]:
         name = kind
         while name in found:
             name += "_2"
-        found[name] = {"method": "draft", "draft": str(folder), "k": longest}
+        # heads are kept so anyway; in its file's bf16 a model of few layers would be as dear as the whole one in 4 bits
+        kept = {} if manifest is None else {"draft_dtype": DRAFT_DTYPE}
+        found[name] = {"method": "draft", "draft": str(folder), "k": longest, **kept}
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import _report
 from benchmarks.speculation import peers, reference
 from benchmarks.speculation.__main__ import chosen, engine_of
-from benchmarks.speculation.arms import GOODPUT, NONE, Ran
+from benchmarks.speculation.arms import GOODPUT, NONE, Ran, proposers
 from benchmarks.speculation.cells import CONCURRENCIES, ENOUGH, LOADS, PLAIN_CELL, Cell, Journal, Round, phases
 from benchmarks.speculation.figures import figures
 from benchmarks.speculation.prompts import GROUPS, categories
@@ -216,6 +216,19 @@ def test_a_run_is_limited_to_what_is_named(names, found):
     assert chosen({"a": 1, "b": 2}, names, "category") == found
     with pytest.raises(UsageError, match="'c' is no category; known are a, b"):
         chosen({"a": 1, "b": 2}, ["c"], "category")
+
+
+def test_several_trained_drafts_are_arms_of_their_own(tmp_path):
+    for kind in ("feature", "medusa", "layers"):
+        manifest = {"kind": kind, "target": "t", "target_name": "T", "tokenizer": "k", "data": "d", "taps": [2]}
+        manifest |= {"positions": 2, "recipe": {}, "acceptance": [0.4, 0.1], "held_out": 9, "made_at": "", "schema": 1}
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "draft.json").write_text(json.dumps(manifest))
+    found = proposers([tmp_path / kind for kind in ("feature", "medusa", "layers")], 8)
+    assert list(found) == ["ngram", "suffix", "feature", "medusa", "layers"]
+    assert (found["ngram"]["k"], found["suffix"]["k"]) == (8, 16)
+    assert {found[kind]["k"] for kind in ("feature", "medusa", "layers")} == {2}, "more than they were trained to say"
+    assert found["layers"]["draft_dtype"] == "int8"
 
 
 def test_every_round_asks_other_prompts():
