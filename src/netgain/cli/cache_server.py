@@ -17,13 +17,16 @@ _PATIENCE_S = 10.0
 
 
 class TierUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one tier; None: it is not known. `hit_rate`: objects used of those asked for."""
+    """Of one tier; None: it is not known. `hit_rate`: objects used of those asked for. `not_admitted` blocks were kept out by its
+    rule, `demoted` objects it gave up to the tier below."""
 
     hits: int
     misses: int
     refused: int
     unread: int
     unwritten: int
+    not_admitted: int
+    demoted: int
     loaded_bytes: int
     stored_bytes: int
     hit_rate: float | None
@@ -160,6 +163,8 @@ def _tier(figures: _Figures, tier: str) -> TierUse:
         refused=count("refused"),
         unread=count("unread"),
         unwritten=count("unwritten"),
+        not_admitted=count("not_admitted"),
+        demoted=count("demoted"),
         loaded_bytes=count("loaded_bytes"),
         stored_bytes=count("stored_bytes"),
         hit_rate=hits / (hits + misses) if hits + misses else None,
@@ -249,6 +254,11 @@ def _show_tiers(use: ServerUse, console: Console) -> None:
             "unknown" if one.load_bytes_per_s is None else write_size(one.load_bytes_per_s),
         )
     console.print(table)
+    for name, one in use.tiers.items():
+        if one.not_admitted or one.demoted:
+            console.print(
+                f"{name}: {one.not_admitted:,} blocks not admitted, {one.demoted:,} objects handed down", markup=False
+            )
     if any(one.codec != "raw" for one in use.codecs):
         forms = Table(box=None, pad_edge=False)
         for name in ("tier", "form", "objects", "smaller", "encoding", "decoding", "raw is sooner above"):

@@ -24,7 +24,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def server(start_server: Any, chain_model: Any, keys: dict[str, str], tmp_path_factory: Any) -> Iterator[Any]:
     options = [
         *(str(chain_model.folder), "--api-keys", keys["file"], "--kv-policy", "always"),
-        *("--kv-tier", "dram:16MiB", "--kv-tier", f"disk:{tmp_path_factory.mktemp('kv')}:16MiB"),
+        *("--kv-tier", "dram:16MiB", "--kv-tier", f"disk:{tmp_path_factory.mktemp('kv')}:16MiB?admit=second-use"),
         *("--set", "engine.model.kernels=torch", "--set", "engine.cache.block_tokens=8"),
         *("--set", "fleet.heartbeat_s=0.1", "--set", "engine.cache.kv_tokens=512"),
     ]
@@ -86,6 +86,10 @@ def test_the_command_purges_a_server(
     assert cached(server, keys["other"]) >= 32
     monkeypatch.setenv("NETGAIN_API_KEY", keys["ops"])
     time.sleep(0.2)  # what was computed is stored by now
+    assert run(["cache", "stats", server.url, "--json"]) == 0
+    tiers = json.loads(capsys.readouterr().out)[0]["tiers"]
+    assert tiers["dram"]["not_admitted"] == 0
+    assert tiers["disk"]["not_admitted"] >= 4
     assert run([*purge_other, "--json"]) == 0
     [place] = json.loads(capsys.readouterr().out)["locations"]
     [engine] = place["engines"].values()
