@@ -85,3 +85,24 @@ def test_quality_of_lossy_tiers_is_measured_on_kv_that_was_loaded(
     assert [one.name for one in candidate.unscored] == ["short"]
     assert answer.status == 400
     assert "logprobs_from" in answer.json["error"]["message"]
+
+
+def test_a_server_that_is_stopped_hands_down_what_its_memory_had(
+    start_server: Any, chain_model: Any, tmp_path: Path
+) -> None:
+    options = [
+        *(str(chain_model.folder), "--kv-policy", "always"),
+        *("--kv-tier", "dram:16MiB", "--kv-tier", f"disk:{tmp_path / 'kv'}:16MiB?write=back"),
+        *("--set", "engine.model.kernels=torch", "--set", "engine.cache.block_tokens=8"),
+        *("--set", "engine.cache.kv_tokens=512", "--set", "engine.kv.close_s=10", "--set", "fleet.stop_timeout_s=15"),
+    ]
+    prompt = "the same beginning again and again s"
+    with start_server(*options) as server:
+        first = server.ask(False, prompt, max_tokens=9).json
+        assert not list((tmp_path / "kv").rglob("*.kv"))
+        assert server.stop(timeout_s=40) == 0
+    assert len(list((tmp_path / "kv").rglob("*.kv"))) >= len(prompt) // 8
+    with start_server(*options) as server:
+        answer = server.ask(False, prompt, max_tokens=9).json
+        assert answer["choices"] == first["choices"]
+        assert answer["usage"]["prompt_tokens_details"]["loaded_tokens"] >= 32
