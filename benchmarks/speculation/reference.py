@@ -18,8 +18,8 @@ _SAME = ("cpu", "cores", "isa")  # of the machine, as both results say it
 
 def figures(rounds: Sequence[Round], model: str, dtype: str, peers: Path | None = None) -> dict[str, _report.Figure]:
     """`none_c1_over_peers`: ms per output token behind the first, 128 in and 128 out, one request at a time, over the figure of
-    the newest whole result of the peers benchmark, `peers-DATE.json` (or the file `peers`); 1 is equally fast. None with the reason in
-    `none_c1_over_peers_missing` where like cannot be compared with like."""
+    the newest whole result of the peers benchmark, `peers-DATE.json` (or the file `peers`); 1 is equally fast. None with the
+    reason in `none_c1_over_peers_missing` where like cannot be compared with like."""
     ran = [one.ran[NONE] for one in rounds if one.cell == PLAIN_CELL]
     own = statistics.median(one.decode_s / one.later_tokens * 1e3 for one in ran) if ran else None
     theirs, said = _of_peers(model, dtype, peers)
