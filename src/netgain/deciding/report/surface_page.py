@@ -54,7 +54,7 @@ def break_even_svg(found: Surface) -> Markup | None:
         path = " L".join(f"{x(at):.1f} {y(chance):.1f}" for at, chance in points)
         parts.append(f'<path d="M{path}" class="curve line-candidate"/>')
         for at, chance in points:
-            tip = f"{k} drafts, {batches[at]} at once: pays from {chance:.0%}"
+            tip = f"K {k}, {batches[at]} at once: pays from {chance:.0%}"
             parts.append(
                 f'<circle cx="{x(at):.1f}" cy="{y(chance):.1f}" r="4" class="dot-candidate"><title>{tip}</title></circle>'
             )
