@@ -306,7 +306,7 @@ async def test_slices_of_arms_take_turns_and_count_their_own_time_only(small_mod
 
 
 def test_why_a_server_did_not_start_is_kept_without_its_log():
-    error = Unavailable("the server was not ready after 9 s; look at its log. The end of /tmp/x.log:\n /root/y failed")
+    error = Unavailable("the server was not ready after 9 s; look at its log. The end of x.log:\n a line failed")
     assert peers.told(error) == "the server was not ready after 9 s"
 
 
