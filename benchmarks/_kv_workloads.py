@@ -12,6 +12,7 @@ from benchmarks._pieces import Found, Kept, Piece, Value
 from netgain.deciding.experiment.observation import pair_values
 from netgain.deciding.experiment.statistics import Effect, mean_effect
 from netgain.measuring.workload.load import bundled_names, load_workload
+from netgain.serving.blocks.scope import Scope
 
 LIMIT = 1.03  # of mean time to first token, with a tier over without
 PART = "workloads/"
@@ -55,10 +56,10 @@ class Workloads:
         engines = self._engines = self._engines or self._start()
         items = load_workload(_LONGEST if name == NO_HITS else name).items
         prompts = [engines.ids_of(item) for item in items]
-        salts = [f"{name}/{number}".encode()] * len(prompts)
+        salts = [Scope(cache_salt=f"{name}/{number}").salt] * len(prompts)
         if name == NO_HITS:
             prompts = prompts[:_NO_HITS_PROMPTS]
-            salts = [f"{name}/{number}/{place}".encode() for place in range(len(prompts))]
+            salts = [Scope(cache_salt=f"{name}/{number}/{place}").salt for place in range(len(prompts))]
         times: dict[str, list[float]] = {arm: [] for arm in engines.names}
         answers: dict[str, list[Answer]] = {arm: [] for arm in engines.names}
         for block, first in enumerate(range(0, len(prompts), _BLOCK)):
