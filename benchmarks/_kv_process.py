@@ -80,8 +80,11 @@ class Arms:
     """Engines of one model, each with its own tiers and policy (none: without tiers), and with settings of tiers beside them if
     there are more: NAME=NUMBER. Unless it `keeps` it, what the device has is forgotten before each request."""
 
-    def __init__(self, arms: Mapping[str, Sequence[str]], *, kv_tokens: int = 4096, keeps: bool = False) -> None:
+    def __init__(
+        self, arms: Mapping[str, Sequence[str]], *, kv_tokens: int = 4096, keeps: bool = False, output_tokens: int = 8
+    ) -> None:
         self._keeps = keeps
+        self._sampling = msgspec.structs.replace(SAMPLING, max_tokens=output_tokens)
         self._engines: dict[str, LLM] = {}
         for name, arm in arms.items():
             tree: dict[str, object] = {"cache": {"kv_tokens": kv_tokens}}
@@ -137,7 +140,7 @@ class Arms:
         if not self._keeps:
             llm.built.engine.scheduler.pool.clear_cache()
         before_s = time.monotonic()
-        (done,) = llm.generate([prompt], SAMPLING, salt=salt)
+        (done,) = llm.generate([prompt], self._sampling, salt=salt)
         if done.error is not None or done.trace.first_token_s is None:
             raise NetgainError(f"a request of the benchmark failed: {done.error}")
         if settled:
@@ -244,8 +247,6 @@ def _load(tier: str, lengths: Sequence[int], repeats: int) -> Run:
         device.warm_up()
         for length in lengths:
             prompt = prompt_of(engines.tokenizer, length)
-            if tier.startswith("dram"):
-                engines.first("warm", prompt)
             device.first("device", prompt)
             times: dict[str, list[float]] = {"cold": [], "warm": [], "suffix": []}
             moved = engines.bytes_loaded("warm")
@@ -284,7 +285,7 @@ def _step_cost() -> Costs:
 
 def _bandwidth(tier: str, size: int) -> float:
     """Bytes per second that the tier itself gives, without an engine."""
-    if tier.startswith("dram"):
+    if tier.startswith("shm"):
         source, target = bytearray(os.urandom(1 << 20) * (size >> 20)), bytearray((size >> 20) << 20)
         began_s = time.perf_counter()
         target[:] = source

@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -14,6 +16,7 @@ from benchmarks._kv_process import Run
 from benchmarks._pieces import Found, Kept, Piece, Value
 from netgain.cost.link import LinkEstimate, LinkFit
 from netgain.errors import NetgainError
+from netgain.serving.tiers.shared_memory import folder_of
 
 TIERS = ("dram", "disk", "valkey")
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -88,8 +91,7 @@ def break_even(run: Run) -> float | None:
 def _measure(tier: str, repeats: int) -> Value:
     try:
         with place(tier) as spec:
-            if tier != "dram":
-                _kv_process.store_and_be_killed(spec, LENGTHS)
+            _kv_process.store_and_be_killed(spec, LENGTHS)
             return dict(msgspec.to_builtins(_kv_process.in_another_process(spec, LENGTHS, repeats), str_keys=True))
     except (ModuleNotFoundError, NetgainError) as error:
         return {"missing": str(error)}
@@ -97,9 +99,13 @@ def _measure(tier: str, repeats: int) -> Value:
 
 @contextlib.contextmanager
 def place(tier: str) -> Iterator[str]:
-    """The tier as the engine is told of it. Raises ModuleNotFoundError without a Valkey server."""
+    """The tier as the engine is told of it; memory that outlives its process is shared. Raises ModuleNotFoundError without a Valkey server."""
     if tier == "dram":
-        yield "dram:1GiB"
+        name = f"benchmark-{os.getpid()}"
+        try:
+            yield f"shm:{name}:1GiB"
+        finally:
+            shutil.rmtree(folder_of(name), ignore_errors=True)
     elif tier == "disk":
         with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".kv-") as folder:
             yield f"disk:{folder}:2GiB"

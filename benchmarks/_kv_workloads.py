@@ -22,7 +22,7 @@ NO_HITS = "no-hits"  # the longest prompts there are, none of which begins like 
 _LONGEST, _NO_HITS_PROMPTS = "shared-prefix", 16
 _BLOCK = 8  # prompts that one arm answers before the next arm does
 _KV_TOKENS = 1024  # of the device: the longest prompts push each other out
-_ROUND_S = {"chat": 12.0, "edit": 22.0, "shared-prefix": 42.0, NO_HITS: 26.0}
+_ROUND_S = {"chat": 13.0, "edit": 18.0, "shared-prefix": 33.0, NO_HITS: 24.0}
 _OTHER_S = 30.0
 _START_S = 12.0
 
@@ -82,10 +82,11 @@ class Workloads:
         arms: dict[str, tuple[str, ...]] = {WITHOUT: ()}
         for tier in _kv_warm.TIERS:
             try:
-                arms[tier] = (self._stack.enter_context(_kv_warm.place(tier)), "measured")
+                own = "dram:1GiB" if tier == "dram" else self._stack.enter_context(_kv_warm.place(tier))
+                arms[tier] = (own, "measured")
             except ModuleNotFoundError as error:
                 self._missing[tier] = str(error)
-        engines = self._stack.enter_context(_kv_process.Arms(arms, kv_tokens=_KV_TOKENS, keeps=True))
+        engines = self._stack.enter_context(_kv_process.Arms(arms, kv_tokens=_KV_TOKENS, keeps=True, output_tokens=4))
         engines.learn_links()
         return engines
 

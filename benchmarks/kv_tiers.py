@@ -4,8 +4,8 @@ python -m benchmarks.kv_tiers [--json FILE] [--repeats N] [--only warm,policy,ov
 [--again]. On the default model, in pieces: each is kept in FILE.pieces as soon as it is measured, and FILE is written anew, so
 that the same command goes on after an interruption, and a run of other parts adds to what there is (--again: from the start).
 
-warm: a process stores prefixes and is killed with -9; another one loads them (memory: within one process), always, the device's
-cache emptied and the files dropped from the page cache before each request. `warm_TIER_2048_speedup` is the cold time to first
+warm: a process stores prefixes (dram: in shared memory) and is killed with -9; another one loads them, always, the device's cache
+emptied and the files dropped from the page cache before each request. `warm_TIER_2048_speedup` is the cold time to first
 token over the warm one, `warm_TIER_2048_over_ideal` the warm one over (prefill of the suffix + bytes / bandwidth of the tier,
 each measured apart); `break_even_tokens_TIER`: from which length of prefix on loading was sooner than computing, by
 interpolation over measured lengths (16: always; null: never). `break_even_predicted_LINK`: the same by the policy's own formula,
