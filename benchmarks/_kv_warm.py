@@ -99,7 +99,8 @@ def _measure(tier: str, repeats: int) -> Value:
 
 @contextlib.contextmanager
 def place(tier: str) -> Iterator[str]:
-    """The tier as the engine is told of it; memory that outlives its process is shared. Raises ModuleNotFoundError without a Valkey server."""
+    """The tier as the engine is told of it; memory is shared, so that it outlives its process. Raises ModuleNotFoundError without
+    what a Valkey server needs."""
     if tier == "dram":
         name = f"benchmark-{os.getpid()}"
         try:

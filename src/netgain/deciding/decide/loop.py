@@ -148,6 +148,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             if one.holds:
                 narrator.found(f"{one.workload}: {one.attitude} ({one.evidence})")
         best = choose(hypotheses, tryable, settings.engine)
+        reuses = best is not None and technique(best.technique).reuses
         base = Outcome(
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seconds=0.0,
@@ -178,13 +179,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             cannot_show=(
                 *workload.notes,
                 *planned.lost,
-                *cannot_show(
-                    settings,
-                    design.fewest.starts,
-                    items,
-                    tried.ids,
-                    best is not None and technique(best.technique).reuses,
-                ),
+                *cannot_show(settings, design.fewest.starts, items, tried.ids, reuses),
             ),
             budget=planned.budget,
             engine=settings.engine,
