@@ -93,7 +93,7 @@ def test_another_number_type_is_refused_and_an_override_is_kept(settings):
 
 
 def test_more_devices_are_a_scaling_comparison_and_never_adopted(settings):
-    with paced_server(token_s=0.006, first_s=0.006) as one, paced_server(token_s=0.004, first_s=0.004) as two:
+    with paced_server(token_s=0.015, first_s=0.015) as one, paced_server(token_s=0.01, first_s=0.01) as two:
         sides = declaring(one, "devices=1"), declaring(two, "devices=2")
         with pytest.raises(UsageError, match=r"devices \(1 against 2\).*--scaling"):
             compare(settings(*sides), Silence())

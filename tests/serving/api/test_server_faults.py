@@ -90,7 +90,9 @@ def test_a_dead_or_hung_engine_is_named_and_replaced(server, number, cause):
     with ThreadPoolExecutor(2) as pool:
         streamed = pool.submit(server.ask, False, "l", max_tokens=4000, stream=True)
         whole = pool.submit(server.ask, True, "l", max_tokens=4000)
+        started = time.monotonic()
         while server.metric("netgain_requests_running") < 2:
+            assert time.monotonic() - started < 30
             time.sleep(0.05)
         os.kill(victim, number)
         killed_s = time.monotonic()
