@@ -101,6 +101,16 @@ def test_a_small_task_set_is_not_enough_and_says_how_many_would_be() -> None:
     assert judge_quality(comparison(tasks=scores(381, 0))).state == "pass"
 
 
+def test_a_baseline_that_solves_nothing_shows_nothing_of_what_is_lost() -> None:
+    """Case of LMCache/LMCache#4666: blending without a gate of the model, here of a model that is too weak for one."""
+    weak = {str(n): float(n < 4) for n in range(400)}
+    found = judge_quality(comparison(tasks=compare_scores(weak, weak)))
+    assert found.state == "not enough"
+    assert "model too weak to judge" in found.says
+    enough = {str(n): float(n < 5) for n in range(400)}
+    assert judge_quality(comparison(tasks=compare_scores(enough, enough))).state == "pass"
+
+
 def test_a_shown_loss_of_task_scores_fails_though_the_texts_hold() -> None:
     found = judge_quality(comparison(tasks=scores(400, 20)))
     assert found.state == "fail"

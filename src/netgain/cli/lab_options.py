@@ -6,7 +6,9 @@ import typer
 
 Workload = Annotated[
     str,
-    typer.Option(help="edit, chat, shared-prefix, or the path of a file: JSONL with your own prompts, or a recording."),
+    typer.Option(
+        help="edit, chat, shared-prefix, documents, or the path of a file: JSONL with your own prompts, or a recording."
+    ),
 ]
 Slo = Annotated[
     str | None, typer.Option(help="Limits that must hold, such as ttft=500ms,itl.p99=50ms (p95 where not said).")

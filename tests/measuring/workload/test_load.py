@@ -11,11 +11,11 @@ from netgain.measuring.workload.load import bundled_names, load_workload, parse_
 GOOD = b'{"id": "a", "category": "c", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}'
 
 
-@pytest.mark.parametrize("name", ["chat", "edit", "shared-prefix"])
+@pytest.mark.parametrize("name", ["chat", "edit", "shared-prefix", "documents"])
 def test_bundled_workloads_are_complete(name: str) -> None:
     workload = load_workload(name)
     assert name in bundled_names()
-    assert len(workload.items) >= 40
+    assert len(workload.items) >= 36
     assert len(workload.categories) >= 5
     contents = [item.messages for item in workload.items]
     assert len(set(contents)) == len(contents)
@@ -48,7 +48,7 @@ def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"'edits'.*did you mean 'edit'.*chat, edit, shared-prefix"):
+    with pytest.raises(UsageError, match=r"'edits'.*did you mean 'edit'.*chat, documents, edit, shared-prefix"):
         load_workload("edits")
     with pytest.raises(UsageError, match="no workload 'zzzzzz': Bundled"):
         load_workload("zzzzzz")
@@ -126,3 +126,45 @@ def test_categories_of_unequal_size_take_turns() -> None:
 def test_the_digest_tells_workloads_apart() -> None:
     assert load_workload("edit").digest == load_workload("edit").digest
     assert load_workload("edit").digest != load_workload("edit").subset(5).digest
+
+
+DOCUMENTS = b'{"define": "a", "document": "Ann keeps bees."}\n{"define": "b", "document": "Ben mends clocks."}\n'
+
+
+def with_documents(line: bytes) -> Workload:
+    return parse_workload("w", DOCUMENTS + line)
+
+
+def test_documents_stand_in_the_text_in_their_order_and_are_chunks_of_it() -> None:
+    (item,) = with_documents(
+        b'{"id": "1", "category": "c", "max_tokens": 4, "documents": ["b", "a"], "prompt": "Read: {documents} Who?"}'
+    ).items
+    assert item.prompt == "Read: Ben mends clocks.\n\nAnn keeps bees. Who?"
+    assert item.chunks == ("Ben mends clocks.", "Ann keeps bees.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (b'"documents": ["c"], "prompt": "{documents}"', "document 'c' is not defined"),
+        (b'"documents": ["a"], "prompt": "Who?"', "{documents} 0 times"),
+        (b'"documents": ["a"], "prompt": "{documents} {documents}"', "{documents} 2 times"),
+        (b'"chunks": ["Zoe"], "prompt": "Who?"', "does not stand in the prompt"),
+        (b'"chunks": [""], "prompt": "Who?"', "empty text"),
+        (b'"answers": [""], "prompt": "Who?"', "empty text"),
+    ],
+)
+def test_what_is_wrong_with_pieces_is_said_with_the_line(fields: bytes, said: str) -> None:
+    with pytest.raises(UsageError, match="line 3") as refusal:
+        with_documents(b'{"id": "1", "category": "c", "max_tokens": 4, %b}' % fields)
+    assert said in str(refusal.value)
+
+
+def test_bundled_documents_come_in_ever_another_order_and_hold_the_answers() -> None:
+    items = load_workload("documents").items
+    assert len({item.documents for item in items}) == len(items)
+    assert len({text for item in items for text in item.chunks}) == 12
+    for item in items:
+        assert len(item.chunks) == 5
+        own = item.chunks[item.documents.index(item.category)]
+        assert any(answer.lower() in own.lower() for answer in item.answers)

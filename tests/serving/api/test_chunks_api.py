@@ -6,6 +6,9 @@ import time
 import pytest
 
 from netgain.cli.main import run
+from netgain.measuring.quality.behind_chunks import score_behind_chunks
+from netgain.measuring.quality.teacher_forcing import Teacher, Unscored
+from netgain.measuring.quality.texts import Text
 
 CHUNKS = ["a lamp that nobody lit and that burns. ", "the second report, of another harbour. "]
 PROMPT = "Read. " + CHUNKS[0] + CHUNKS[1] + "say n"
@@ -106,6 +109,23 @@ def test_chunks_of_several_prompts_and_their_log_probabilities_are_refused(blend
     answer = completion(blending, {"chunks": CHUNKS}, prompt_logprobs=1)
     assert answer.status == 400
     assert "log-probabilities of a prompt" in answer.json["error"]["message"]
+    assert "logprobs_from" in answer.json["error"]["message"]
+
+
+async def test_what_follows_chunks_is_scored_and_at_ratio_1_as_if_it_had_none(blending):
+    ids = tuple(blending.post("/tokenize", prompt=f"{PROMPT} - and of whom is it?").json["tokens"])
+    behind = len(ids) - 8
+    async with Teacher(blending.url) as teacher:
+        assert teacher.joins_chunks
+        form = await teacher.find_form(Text(name="p", category="c", prompt=ids), of_prompt=True)
+        text = Text(name="p", category="c", prompt=ids, chunks=tuple(CHUNKS), behind=behind)
+        joined = await score_behind_chunks(teacher, text, form)
+        teacher.joins_chunks = False
+        plain = await score_behind_chunks(teacher, text, form)
+    assert not isinstance(joined, Unscored), joined
+    assert joined.tokens == plain.tokens
+    assert len(joined.laws) == len(ids) - behind - 1
+    assert joined.laws == plain.laws
 
 
 def test_a_server_that_was_not_asked_to_blend_says_how(server):

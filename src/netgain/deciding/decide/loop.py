@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from netgain.deciding.decide.candidates import choose, nothing_to_try, refuse_what_cannot_be_judged, without_lossy
+from netgain.deciding.decide.chunks import as_served
 from netgain.deciding.decide.context import caveats_of, context, probed
 from netgain.deciding.decide.cost import costs_at
 from netgain.deciding.decide.counted import committed_per_step
@@ -40,7 +41,7 @@ from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_i
 from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms, quality_ask
 from netgain.deciding.decide.recording import record_baseline
 from netgain.deciding.decide.score import score
-from netgain.deciding.decide.server import Served, served_model, step_counts, whole_number
+from netgain.deciding.decide.server import Served, served_model, step_counts
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.decide.sweeping import announcement, blocks_of, judge_trial
 from netgain.deciding.diagnose.bottleneck import find_bottleneck
@@ -58,7 +59,6 @@ from netgain.deciding.experiment.spending import Spending, newly_lost
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
-from netgain.deciding.technique.codecs_told import codecs_told
 from netgain.deciding.technique.drafter import read_drafter
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.verdict.deploy import deployable
@@ -131,14 +131,11 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             synthetic_text=workload.synthetic,
             step_cost=cost,
             step_cost_missing=missing,
-            kv_dtype=served.told.get("kv_dtype"),
             step_cost_basis=cost_basis,
             drafter=drafter_on(settings, served),
-            kv_tokens=whole_number(served.told.get("kv_tokens")),
-            kv_token_bytes=whole_number(served.told.get("kv_token_bytes")),
             starts={item.id: tried.start_of(at) for at, group in enumerate(tried.groups) for item in group},
-            kv_codecs=codecs_told(served.told),
         )
+        facts = await as_served(facts, served.told, baseline.url, design.items)
         bottleneck = find_bottleneck(facts)
         narrator.found(bottleneck.statement)
         narrator.phase("predicting candidates from the recorded traffic")
@@ -232,7 +229,7 @@ async def _try(
         narrator.found(caveat.says)
     quality = None
     if chosen.kind == "lossy" or settings.tasks is not None:
-        asked_of_quality = quality_ask(baseline.url, arms[CANDIDATE].url, facts.records, settings)
+        asked_of_quality = quality_ask(baseline.url, arms[CANDIDATE].url, facts.records, settings, facts.chunks)
         quality = await judge_arms(asked_of_quality, narrator)
     narrator.phase(announcement(design, facts), design.fewest.blocks)
     grown: list[Growth] = []

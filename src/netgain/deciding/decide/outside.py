@@ -105,7 +105,9 @@ async def with_ids(
             item = items.get(record.item_id)
             prompt = None if item is None else await _prompt_ids(session, url, engine, model, item)
             answer = (
-                await _ids(session, url, engine, model, record.text) if prompt is not None and record.text else None
+                await token_ids(session, url, engine, model, record.text)
+                if prompt is not None and record.text
+                else None
             )
             known = prompt is not None and answer is not None
             found.append(
@@ -143,18 +145,20 @@ async def _prompt_ids(
     session: aiohttp.ClientSession, url: str, engine: Engine, model: str, item: Item
 ) -> tuple[int, ...] | None:
     if item.prompt is not None:
-        return await _ids(session, url, engine, model, item.prompt, special=True)
+        return await token_ids(session, url, engine, model, item.prompt, special=True)
     messages = msgspec.to_builtins(item.messages)
     if engine == "llama.cpp":
         text = (await _post(session, f"{url}/apply-template", {"messages": messages})).get("prompt")
-        return await _ids(session, url, engine, model, text, special=True) if isinstance(text, str) else None
+        return await token_ids(session, url, engine, model, text, special=True) if isinstance(text, str) else None
     body = {"model": model, "messages": messages, "add_generation_prompt": True}
     return _tokens(await _post(session, f"{url}/tokenize", body))
 
 
-async def _ids(
+async def token_ids(
     session: aiohttp.ClientSession, url: str, engine: Engine, model: str, text: str, special: bool = False
 ) -> tuple[int, ...] | None:
+    """What the engine's tokenizer makes of a text, without its start tokens unless they are asked for; None where it does not
+    say."""
     body: dict[str, Any] = {"model": model, "prompt": text, "add_special_tokens": special}
     if engine == "llama.cpp":
         body = {"content": text, "add_special": special, "parse_special": special}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -14,17 +15,22 @@ from netgain.deciding.experiment.quality_gate import (
     QualityLimits,
     judge_quality,
 )
+from netgain.deciding.technique.chunks_told import ChunksSeen
 from netgain.deciding.technique.kind import Kind
 from netgain.deciding.verdict.quality import Divergence, PerplexityDelta, Quality, QualityState, TaskScore
 from netgain.errors import Unavailable, UsageError
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.quality.measure import QualityAsk, measure_quality
+from netgain.measuring.quality.paired_scores import MARGIN
 from netgain.measuring.quality.result import Quality as Measured
-from netgain.measuring.quality.tasks import load_tasks
+from netgain.measuring.quality.tasks import load_tasks, tasks_of
 from netgain.measuring.quality.texts import BUNDLED, Text, load_texts
+from netgain.measuring.record.as_workload import load_traffic
 
 MOST_CONVERSATIONS = 16
+MOST_WITH_CHUNKS = 64
+WORKLOAD_MARGIN = 0.1  # of task scores on a workload's own prompts, which are few: three dozen that agree can show it
 QUICK_TEXTS = 32
 LOSSLESS_FORMS = frozenset({"raw", "zstd"})
 _STATES: Mapping[GateState, QualityState] = {"pass": "held", "fail": "breached", "not enough": "not shown"}
@@ -55,15 +61,25 @@ def check_files(texts: str, tasks: str | None, scorer: str | None) -> None:
         raise UsageError("a scorer judges the answers to tasks; give them with --tasks FILE")
 
 
-def quality_ask(baseline: str, candidate: str, records: Sequence[ClientRecord], settings: Settings) -> QualityAsk:
-    """Texts are the given ones and the baseline's own recorded conversations, prompt and answer: this workload's law."""
+def quality_ask(
+    baseline: str,
+    candidate: str,
+    records: Sequence[ClientRecord],
+    settings: Settings,
+    seen: Mapping[str, ChunksSeen] = MappingProxyType({}),
+) -> QualityAsk:
+    """Texts are the given ones and the baseline's own recorded conversations, prompt and answer: this workload's law. Tasks are
+    the given ones, else the prompts of the workload that say what is right. `seen`: where chunks stand in these prompts, by item."""
+    items = load_traffic(settings.workload).items
     return QualityAsk(
         url=baseline,
         against=candidate,
         texts=settings.texts,
-        texts_given=conversations(records),
+        texts_given=conversations(records, {item.id: item.chunks for item in items}, seen),
+        tasks_given=() if settings.tasks is not None else tasks_of(items),
+        margin=MARGIN if settings.tasks is not None else WORKLOAD_MARGIN,
         answers=0,  # the experiment itself compares what both arms answer
-        most_texts=QUICK_TEXTS + MOST_CONVERSATIONS if settings.quick else None,
+        most_texts=QUICK_TEXTS + MOST_CONVERSATIONS if settings.quick and not seen else None,
         tasks=settings.tasks,
         scorer=settings.scorer,
         timeout_s=settings.request_timeout_s,
@@ -83,13 +99,21 @@ async def judge_arms(ask: QualityAsk, narrator: Narrator, limits: QualityLimits 
     return Judged(measured=measured, gate=gate)
 
 
-def conversations(records: Sequence[ClientRecord]) -> tuple[Text, ...]:
-    """Recorded prompts with their answers, by their token ids; those whose ids are not known are left out."""
+def conversations(
+    records: Sequence[ClientRecord],
+    chunks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    seen: Mapping[str, ChunksSeen] = MappingProxyType({}),
+) -> tuple[Text, ...]:
+    """Recorded prompts with their answers, by their token ids; those whose ids are not known are left out. `chunks` are those of
+    the prompts, by item, and `seen` says where they stand; more texts are taken where there are some, since only what follows
+    chunks is scored."""
     found = [
         Text(
             name=f"recorded-{record.item_id}",
             category="recorded",
             prompt=(*record.server.prompt_ids, *record.server.output_ids),
+            chunks=chunks.get(record.item_id, ()) if record.item_id in seen else (),
+            behind=seen[record.item_id].behind if record.item_id in seen else 0,
         )
         for record in records
         if record.ok
@@ -97,7 +121,7 @@ def conversations(records: Sequence[ClientRecord]) -> tuple[Text, ...]:
         and record.server.prompt_ids is not None
         and record.server.output_ids is not None
     ]
-    return tuple(found[:MOST_CONVERSATIONS])
+    return tuple(found[: MOST_WITH_CHUNKS if seen else MOST_CONVERSATIONS])
 
 
 def for_verdict(judged: Judged, kind: Kind, identity: Identity | None, scorer: str | None) -> Quality:
@@ -146,7 +170,7 @@ def for_verdict(judged: Judged, kind: Kind, identity: Identity | None, scorer: s
             quality,
             tasks=(
                 TaskScore(
-                    name=Path(str(measured.task_file)).stem,
+                    name="workload" if measured.task_file is None else Path(measured.task_file).stem,
                     scorer=scorer,
                     baseline=tasks.baseline,
                     candidate=tasks.candidate,

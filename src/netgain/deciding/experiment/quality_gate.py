@@ -18,6 +18,7 @@ from netgain.wording import count
 GateState = Literal["pass", "fail", "not enough"]
 FindingState = Literal["held", "breached", "not shown"]
 MOST_LEFT_OUT = 0.05  # of a task set: more failures may hide what is lost
+LEAST_RIGHT = 5  # tasks that the baseline solves: who solves none cannot lose any
 
 
 class QualityLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +174,9 @@ def _of_tasks(found: Paired) -> QualityFinding:
     )
     if found.state == "too few":
         says += f", too few to tell: about {max(found.needed, found.items + 1)} would show an equal candidate to be so"
+    if state == "held" and found.baseline * found.items < LEAST_RIGHT:
+        says += "; model too weak to judge: the baseline itself hardly solves any"
+        state = "not shown"
     total = found.items + found.left_out
     if found.left_out > MOST_LEFT_OUT * total:
         says += f"; {found.left_out} of {total} tasks have no score from both"

@@ -3,6 +3,7 @@
 import msgspec
 
 from netgain.cost.step_cost import StepCost
+from netgain.deciding.technique.chunks_told import BlendingTold, ChunksSeen
 from netgain.deciding.technique.codecs_told import CodecsTold
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.deciding.technique.drafter import Drafter
@@ -18,6 +19,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cache, each of `kv_token_bytes`. `drafter`: the draft that the user has, None where none was named.
     `starts`: under which start of the servers a prompt will be tried, by its id; what was left behind under another is gone
     (empty: under one, all of them). `kv_codecs`: for stored KV, those in use and what was measured of them on this model.
+    `blending`: the same of joining chunks, and `chunks` those of the prompts, by item.
     """
 
     engine: str
@@ -37,3 +39,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     kv_token_bytes: int | None = None
     starts: dict[str, int] = {}
     kv_codecs: CodecsTold = CodecsTold()
+    blending: BlendingTold = BlendingTold()
+    chunks: dict[str, ChunksSeen] = {}

@@ -21,8 +21,9 @@ class Prepared(msgspec.Struct, frozen=True):
         return Prepared(self.item, self.path, body)
 
 
-def prepare(item: Item, model: str, options: Options, to_netgain: bool) -> Prepared:
-    """Build the streaming request. The `netgain` object is only added for a netgain server, since others may refuse it."""
+def prepare(item: Item, model: str, options: Options, to_netgain: bool, joins_chunks: bool = False) -> Prepared:
+    """Build the streaming request. The `netgain` object is only added for a netgain server, since others may refuse it, and the
+    item's chunks only where the server joins them: its text is the same everywhere."""
     body: dict[str, Any] = {
         "model": model,
         "stream": True,
@@ -49,5 +50,7 @@ def prepare(item: Item, model: str, options: Options, to_netgain: bool) -> Prepa
         body["netgain"] = {"record": True, "tokens": options.server_tokens}
         if options.speculate is not None:
             body["netgain"]["speculate"] = options.speculate
+        if joins_chunks and item.chunks:
+            body["netgain"]["chunks"] = item.chunks
     body.update(options.extra_body)
     return Prepared(item, path, msgspec.json.encode(body))

@@ -1,6 +1,7 @@
 """Which server is being measured: its base URL in one form, and whether it is netgain's own."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -66,10 +67,19 @@ async def list_models(session: aiohttp.ClientSession, base: str, timeout_s: floa
         ) from error
 
 
-async def is_netgain(session: aiohttp.ClientSession, base: str) -> bool:
-    """Whether the server is netgain's. A server without a list of models is taken for another one."""
+def joins_chunks(cards: Iterable[ModelCard]) -> bool:
+    """Whether the server says that it takes chunks of prompts from where they were computed apart."""
+    told = [(card.netgain or {}).get("blending") for card in cards]
+    return any(isinstance(one, dict) and one.get("enabled") is True for one in told)
+
+
+async def models_or_none(session: aiohttp.ClientSession, base: str) -> tuple[ModelCard, ...]:
+    """What the server offers; nothing where it has no list of models, as other servers than netgain's may."""
     try:
-        cards = await list_models(session, base)
+        return await list_models(session, base)
     except Unavailable:
-        return False
+        return ()
+
+
+def signed_by_netgain(cards: Iterable[ModelCard]) -> bool:
     return any(card.owned_by == "netgain" for card in cards)

@@ -14,7 +14,7 @@ import msgspec
 from netgain.errors import UsageError
 from netgain.measuring.client.body import Prepared, prepare
 from netgain.measuring.client.connection import Connections
-from netgain.measuring.client.endpoint import base_url, is_netgain
+from netgain.measuring.client.endpoint import base_url, joins_chunks, models_or_none, signed_by_netgain
 from netgain.measuring.client.extent import Extent
 from netgain.measuring.client.meter import ClientLoad, Meter
 from netgain.measuring.client.options import Options
@@ -107,12 +107,15 @@ async def run(
     count = _due(arrivals, extent, len(items))
     _check_files(most_at_once(arrivals, count, options.timeout_s))
     to_netgain = options.server_record
-    if to_netgain is None:
+    joins = False
+    if to_netgain is None or (to_netgain and any(item.chunks for item in items)):
         async with aiohttp.ClientSession(headers=options.headers) as session:
-            to_netgain = await is_netgain(session, base)
+            cards = await models_or_none(session, base)
+        to_netgain = signed_by_netgain(cards) if to_netgain is None else to_netgain
+        joins = to_netgain and joins_chunks(cards)
     idle_s = _IDLE_CONNECTION_S if options.reuse_connections else 0.0
     async with Connections(base, options.headers, idle_s) as connections:
-        prepared = [prepare(item, model, options, to_netgain) for item in items]
+        prepared = [prepare(item, model, options, to_netgain, joins) for item in items]
         sender = _Sender(connections, prepared, arrivals, options, extent, count, to_netgain)
         sender.on_progress, sender.on_counting = on_progress, on_counting
         with quiet():

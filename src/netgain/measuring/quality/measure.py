@@ -12,6 +12,7 @@ from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.quality.answering import TaskScores, answer_tasks
+from netgain.measuring.quality.behind_chunks import score_behind_chunks
 from netgain.measuring.quality.behind_loaded import score_computed, score_loaded
 from netgain.measuring.quality.divergence import Divergence, divergence
 from netgain.measuring.quality.laws import Law
@@ -30,7 +31,8 @@ _PROMPT_CHARACTERS = 400
 
 
 class QualityAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings. `texts`: "bundled", a file, or "none". `texts_given` are scored on top, such as recorded conversations.
+    """All settings. `texts`: "bundled", a file, or "none". `texts_given` are scored on top, such as recorded conversations,
+    and `tasks_given` are asked on top of a file's.
 
     `answers`: how many texts are also continued greedily by both servers, to see where they part. `margin`: by how much the
     mean task score may be lower and still count as not worse (0.01 = 1 percentage point). `against_headers`: for the second
@@ -47,6 +49,7 @@ class QualityAsk(msgspec.Struct, frozen=True, kw_only=True):
     piece_characters: int = PIECE_CHARACTERS
     answers: int = ANSWER_PROMPTS
     tasks: str | None = None
+    tasks_given: tuple[Task, ...] = ()
     scorer: str | None = None
     scorer_timeout_s: float = 30.0
     margin: float = MARGIN
@@ -76,7 +79,7 @@ async def measure_quality(ask: QualityAsk, narrator: Narrator) -> Quality:
     texts = (*ask.texts_given, *(() if ask.texts == "none" else load_texts(ask.texts, ask.piece_characters)))
     texts = texts[: ask.most_texts]
     scorer = None if ask.scorer is None else ScorerCommand(ask.scorer, ask.scorer_timeout_s)
-    tasks = () if ask.tasks is None else load_tasks(Path(ask.tasks), scorer is not None)
+    tasks = (*ask.tasks_given, *(() if ask.tasks is None else load_tasks(Path(ask.tasks), scorer is not None)))
     async with AsyncExitStack() as stack:
         teachers = [
             await stack.enter_async_context(
@@ -110,7 +113,10 @@ Found = tuple[Form, list[Scored | Unscored]] | str  # a sentence: why this serve
 
 async def _score(teachers: Sequence[Teacher], texts: Sequence[Text], narrator: Narrator) -> list[Found]:
     """In the form that all servers can be asked in; a server that can in none does not keep the other from its perplexity. Where
-    one has lossy KV tiers, its answers come behind KV that it loaded, and all are scored on the same halves of the texts."""
+    one has lossy KV tiers, its answers come behind KV that it loaded, and all are scored on the same halves of the texts. Where
+    one joins chunks and texts have some, these are scored, on what follows their chunks."""
+    if any(teacher.joins_chunks for teacher in teachers) and any(text.chunks for text in texts):
+        return await _score_behind_chunks(teachers, [text for text in texts if text.chunks], narrator)
     if not texts:
         return ["no texts were given"] * len(teachers)
     forms = [await teacher.find_form(texts[0], of_prompt=True) for teacher in teachers]
@@ -126,6 +132,22 @@ async def _score(teachers: Sequence[Teacher], texts: Sequence[Text], narrator: N
             form = form.with_other(other)
         score = None if not loading else score_loaded if teacher.lossy_tiers else score_computed
         found.append((form, await teacher.score_all(texts, form, narrator.step, score)))
+    return found
+
+
+async def _score_behind_chunks(teachers: Sequence[Teacher], texts: Sequence[Text], narrator: Narrator) -> list[Found]:
+    plain = msgspec.structs.replace(texts[0], chunks=(), behind=0)
+    forms = [await teacher.find_form(plain, of_prompt=True) for teacher in teachers]
+    able = [form for form in forms if isinstance(form, Form)]
+    narrator.phase("scoring what follows chunks", len(texts) * len(able))
+    found: list[Found] = []
+    for teacher, form in zip(teachers, forms, strict=True):
+        if isinstance(form, str):
+            found.append(form)
+            continue
+        for other in able:
+            form = form.with_other(other)
+        found.append((form, await teacher.score_all(texts, form, narrator.step, score_behind_chunks)))
     return found
 
 
@@ -210,7 +232,7 @@ def _compare(
         tasks_missing=None
         if paired is not None
         else "no task set was given"
-        if ask.tasks is None
+        if ask.tasks is None and not ask.tasks_given
         else "no task has a score from both servers",
     )
 

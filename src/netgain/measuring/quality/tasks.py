@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     `contains` takes a text or several, of which one must occur. `number` compares the last number of the answer within
     `tolerance` (absolute) or `relative_tolerance`. `choice` reads which of `choices` the answer names. `scorer` leaves it to
-    the scorer command.
+    the scorer command. `chunks` are pieces of its text, as those of a workload's item.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     relative_tolerance: float = 0.0
     choices: tuple[str, ...] = ()
     ignore_case: bool = False
+    chunks: tuple[str, ...] = ()
 
     def item(self, seed: int) -> Item:
         """The request that asks it, greedily."""
@@ -46,6 +48,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             prompt=self.prompt,
             stop=self.stop,
             seed=seed,
+            chunks=self.chunks,
         )
 
     def problem(self) -> str | None:
@@ -56,6 +59,26 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             if not (math.isfinite(value) and value >= 0.0):
                 return f"{name} is {value}; it must be at least 0"
         return _EXPECTATIONS[self.match](self) if self.match in _EXPECTATIONS else None
+
+
+def tasks_of(items: Sequence[Item]) -> tuple[Task, ...]:
+    """The items that say what is right: their answers must hold one of the texts, whatever its case."""
+    return tuple(
+        Task(
+            id=item.id,
+            prompt=item.prompt,
+            messages=item.messages,
+            expected=list(item.answers),
+            match="contains",
+            ignore_case=True,
+            category=item.category,
+            max_tokens=item.max_tokens,
+            stop=item.stop,
+            chunks=item.chunks,
+        )
+        for item in items
+        if item.answers
+    )
 
 
 def load_tasks(path: Path, scorer: bool) -> tuple[Task, ...]:

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from netgain.measuring.client.chunk import error_message
-from netgain.measuring.client.endpoint import base_url, list_models
+from netgain.measuring.client.endpoint import base_url, joins_chunks, list_models
 from netgain.measuring.quality.laws import Law, LoadedKV, Told, read_completion
 from netgain.measuring.quality.texts import Text
 
@@ -72,12 +72,14 @@ class Teacher:
         self.headers = headers or {}
         self._places = asyncio.Semaphore(concurrency)
         self.lossy_tiers = False  # whether what it loads from KV tiers may be other numbers than it stored
+        self.joins_chunks = False  # whether it takes chunks of prompts from where they were computed apart
 
     async def __aenter__(self) -> "Teacher":
         self._session = aiohttp.ClientSession(timeout=self._timeout, headers=self.headers)
         try:
             cards = await list_models(self._session, self.base)
             self.model = self.model or (cards[0].id if cards else "")
+            self.joins_chunks = joins_chunks(cards)
             self.lossy_tiers = any(bool((card.netgain or {}).get("kv_lossy")) for card in cards)
         except BaseException:
             await self._session.close()

@@ -17,11 +17,14 @@ SHORTEST_CHARACTERS = 120  # below it most of a piece is a beginning, which says
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece to score. `prompt` is text, or token ids where they are known (a recorded conversation, for instance)."""
+    """One piece to score. `prompt` is text, or token ids where they are known (a recorded conversation, for instance). It holds
+    the texts `chunks`, which servers that join chunks are told of; what stands from the token `behind` on follows them all."""
 
     name: str
     category: str
     prompt: str | tuple[int, ...]
+    chunks: tuple[str, ...] = ()
+    behind: int = 0
 
     @property
     def size_bytes(self) -> int | None:
@@ -63,6 +66,8 @@ def _bundled() -> list[Text]:
     found: dict[str, Text] = {}
     for name in bundled_names():
         for item in load_workload(name).items:
+            if item.chunks:  # the same few documents in ever another order
+                continue
             for place, message in enumerate(item.messages):
                 if len(message.content) >= SHORTEST_CHARACTERS and message.content not in found:
                     found[message.content] = Text(

@@ -22,7 +22,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """One request: either `messages` (chat) or `prompt` (plain completion).
 
     `context` names the messages that it shares with other items, if it does. Sampling fields that are None are not sent:
-    the server's default holds. `temperature` 0 is greedy.
+    the server's default holds. `temperature` 0 is greedy. `chunks` are pieces of the text, such as retrieved documents, which
+    servers that join chunks are told of; all others get the same text. `documents` names those that came from the workload's
+    own. `answers`: a right answer holds one of them; empty: nobody says what is right.
     """
 
     id: str
@@ -37,6 +39,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    documents: tuple[str, ...] = ()
+    chunks: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
 
     @property
     def prompt_digest(self) -> str:
@@ -63,8 +68,15 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
                 f"seed is {self.seed}; it must lie in [-2^63, 2^63)",
             ),
             ("" in self.stop, "stop holds an empty text, which would end every answer at once"),
+            ("" in self.answers, "answers holds an empty text, which every answer would hold"),
+            ("" in self.chunks, "chunks holds an empty text"),
+            (not self._holds_chunks(), "chunks holds a text that does not stand in the prompt"),
         )
         return next((text for wrong, text in checks if wrong), None)
+
+    def _holds_chunks(self) -> bool:
+        texts = [self.prompt or "", *(message.content for message in self.messages)]
+        return all(any(chunk in text for text in texts) for chunk in self.chunks)
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

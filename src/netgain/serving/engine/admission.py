@@ -71,7 +71,10 @@ def _check_chunks(request: Request, chunks: Chunks, blends: bool) -> None:
     fault = chunks.check(len(request.prompt))
     if fault is not None:
         raise RequestRejected(fault, "chunks")
-    if request.sampling.prompt_logprobs is not None:
+    behind, first = chunks.spans[-1][1], request.sampling.prompt_logprobs_from
+    if request.sampling.prompt_logprobs is not None and first < behind:
         raise RequestRejected(
-            "log-probabilities of a prompt need all of its tokens computed: leave chunks or them out", "prompt_logprobs"
+            "log-probabilities of a prompt need their tokens computed, and those of chunks are not: ask for those behind the "
+            f"last chunk (logprobs_from of at least {behind}), or leave chunks or them out",
+            "prompt_logprobs",
         )

@@ -27,7 +27,7 @@ from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel, load_model
-from netgain.serving.runtime.blending.build import build_blending, chunk_shapes
+from netgain.serving.runtime.blending.build import blending_told, build_blending, chunk_shapes
 from netgain.serving.runtime.block_memory import PoolMemory
 from netgain.serving.runtime.build_store import build_store
 from netgain.serving.runtime.build_tiering import build_tiering
@@ -229,6 +229,7 @@ def build_engine(
         kv_codecs=used_codecs(config.kv) if coder else [],
         kv_codecs_measured=measured,
         kv_lossy=coder is not None and coder.lossy,
+        blending=blending_told(config.blending, loaded, kv_dtype),
         draft=draft.name if draft else None,
         draft_weight_bytes=draft_weight_bytes,
         draft_kv_token_bytes=draft_token_bytes,

@@ -47,6 +47,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_codecs: list[str]
     kv_codecs_measured: list[dict[str, Any]]
     kv_lossy: bool
+    blending: dict[str, Any]
     draft: str | None
     draft_weight_bytes: int
     draft_kv_token_bytes: int

@@ -110,7 +110,7 @@ class TorchExecutor:
                 if self._blender is None:
                     raise ExecutorFailed("this executor was built without blending")
                 blended = self._blender.run(segment, kv)
-                (result,) = self._answers((segment,), (segment.rows,), blended.logits)
+                (result,) = self._answers((segment,), (len(blended.logits),), blended.logits)
                 done[segment.request_id] = msgspec.structs.replace(result, blending=blended.counts)
         except RuntimeError as failure:
             raise ExecutorFailed(f"the forward pass failed: {failure}") from failure

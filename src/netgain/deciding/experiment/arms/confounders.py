@@ -30,7 +30,7 @@ _OWN = {  # technique -> the fields by which it shows in a configuration
     "kv-tiers": _BEYOND_THE_DEVICE,
     "kv-compression": _BEYOND_THE_DEVICE,
     "kv-compression-lossy": _BEYOND_THE_DEVICE,
-    "kv-blending": re.compile(r"blend|chunks", re.IGNORECASE),
+    "kv-blending": re.compile(r"blend|chunks|settings_note", re.IGNORECASE),  # the note says how chunks are joined
     "kv-int8": re.compile(r"kv_(cache_)?dtype|kv_token", re.IGNORECASE),
 }
 

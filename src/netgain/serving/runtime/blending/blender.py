@@ -24,7 +24,7 @@ _GROWING = 4  # chunks that are computed piece by piece at the same time; one mo
 
 
 class Blended(NamedTuple):
-    """`logits` float32 [rows, vocab] of the segment's last rows."""
+    """`logits` float32 [scored + rows, vocab] of the segment's last rows."""
 
     logits: Tensor
     counts: BlendCounts
@@ -64,7 +64,7 @@ class Blender:
             placed,
             selection,
             start=start,
-            wanted=segment.rows,
+            wanted=len(segment.tokens) - segment.scored_from if segment.scored else segment.rows,
         )
         here = sum(min(last, end) - max(first, start) for first, last in spans)
         recomputed = here - joined.chunk_tokens + joined.recomputed
@@ -81,7 +81,8 @@ class Blender:
         ):
             tally.add(name, amount)
         whole = len(segment.chunks.spans)
-        return Blended(joined.logits, counts(selection, whole, here, recomputed, alone, found, joined.rotation_s))
+        logits = joined.logits[: len(segment.scored) + segment.rows]
+        return Blended(logits, counts(selection, whole, here, recomputed, alone, found, joined.rotation_s))
 
     def _chunk(self, salt: bytes, tokens: tuple[int, ...], until: int, kv: PagedKV) -> tuple[ChunkKV, int]:
         """The chunk, of which the first `until` tokens must be there, and how many were computed for that."""

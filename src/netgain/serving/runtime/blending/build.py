@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,9 +17,9 @@ from netgain.serving.runtime.blending.chunks import chunk_dtype
 from netgain.serving.runtime.blending.store import ChunkStore
 from netgain.serving.runtime.build_store import TierStore
 from netgain.serving.runtime.config import BlendingSettings, EngineConfig
-from netgain.serving.tiers.blending.calibration import read_calibration
+from netgain.serving.tiers.blending.calibration import Calibration, read_calibration
 from netgain.serving.tiers.blending.keys import chunk_namespace
-from netgain.serving.tiers.blending.selection import Deviating, Naive, Selection
+from netgain.serving.tiers.blending.selection import PIECE_TOKENS, Deviating, Naive, Selection
 from netgain.serving.tiers.blending.stored import CHUNK, ChunkForm
 from netgain.serving.tiers.object import Shape
 
@@ -71,6 +71,54 @@ def build_blending(
     return Blending(Blender(loaded.model, store, selection), store)
 
 
+def blending_told(settings: BlendingSettings, loaded: LoadedModel, kv_dtype: torch.dtype) -> dict[str, Any]:
+    """For /v1/models, also where it is off: whether chunks are joined, at which `ratio` they are or would be (None: nobody has
+    set or calibrated one), the share of their tokens that is `recomputed` at it in the mean of the layers, and what the
+    calibration found, in words."""
+    if settings.ratio != "calibrated":
+        ratio, source, says = settings.ratio, "set", None
+    else:
+        found = _calibration(loaded.namespace(kv_dtype))
+        ratio = None if found is None else found.ratio
+        source, says = (None, None) if found is None else ("calibrated", _found(found))
+    return {
+        "enabled": settings.enabled,
+        "ratio": ratio,
+        "recomputed": None if ratio is None else _recomputed(ratio, loaded.config.layers),
+        "source": source,
+        "says": says,
+    }
+
+
+def _recomputed(ratio: float, layers: int) -> float:
+    selection = selection_of(ratio)
+    if not isinstance(selection, Deviating):
+        return 0.0
+    return sum(selection.counts(PIECE_TOKENS, layers)) / layers / PIECE_TOKENS
+
+
+def _found(calibration: Calibration) -> str:
+    """What the largest ratio below 1 cost, which is the gentlest that was tried; or the one that passed."""
+    tried = [point for point in calibration.points if point.ratio is not None and point.ratio < 1]
+    if not tried:
+        return "no ratio below 1 was tried"
+    shown = next((point for point in tried if point.ratio == calibration.ratio), None)
+    passed = shown is not None
+    shown = shown or max(tried, key=lambda point: point.ratio or 0.0)
+    return (
+        f"{'the smallest ratio that passed is' if passed else 'no ratio below 1 passed; the largest that was tried is'} "
+        f"{shown.ratio:g}: KL {shown.kl[0]:.3f} nats per token ({shown.kl[1]:.3f} to {shown.kl[2]:.3f}), limit "
+        f"{calibration.gate.kl:g}"
+    )
+
+
+def _calibration(namespace: Namespace) -> Calibration | None:
+    try:
+        return read_calibration(cache_folder(), namespace)
+    except UsageError:  # nowhere to keep anything
+        return None
+
+
 def _form(config: ModelConfig, kv_dtype: torch.dtype) -> ChunkForm:
     return ChunkForm(
         layers=config.layers, kv_heads=config.kv_heads, head_dim=config.head_dim, dtype=chunk_dtype(kv_dtype)
@@ -87,10 +135,7 @@ def _selection(settings: BlendingSettings, namespace: Namespace) -> tuple[Select
     if settings.ratio != "calibrated":
         selection = selection_of(settings.ratio)
         return selection, f"chunks are joined {selection}, as set" + ("" if selection.exact else " (lossy)")
-    try:
-        found = read_calibration(cache_folder(), namespace)
-    except UsageError:  # nowhere to keep anything
-        found = None
+    found = _calibration(namespace)
     if found is None:
         return Deviating(1.0), (
             "chunks are computed anew in full, which is exact and saves nothing, because blending has not been calibrated "
