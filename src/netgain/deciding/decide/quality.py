@@ -69,7 +69,7 @@ def quality_ask(
     seen: Mapping[str, ChunksSeen] = MappingProxyType({}),
 ) -> QualityAsk:
     """Texts are the given ones and the baseline's own recorded conversations, prompt and answer: this workload's law. Tasks are
-    the given ones, else the prompts of the workload that say what is right. `seen`: where chunks stand in these prompts, by item."""
+    the given ones, else the prompts of the workload that say what is right. `seen`: where their chunks stand, by item."""
     items = load_traffic(settings.workload).items
     return QualityAsk(
         url=baseline,
