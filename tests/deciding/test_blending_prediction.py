@@ -9,7 +9,7 @@ from netgain.deciding.technique.blending import Blending
 from netgain.deciding.technique.chunks_told import BlendingTold, ChunksSeen, blending_told
 from netgain.errors import UsageError
 from netgain.serving.tiers.blending.selection import PIECE_TOKENS
-from tests.deciding.test_tiering_prediction import PREFIX, SUFFIX, TOKEN_S, facts
+from tests.deciding.test_tiering_prediction import PREFIX, SUFFIX, facts
 
 AT_A_QUARTER = BlendingTold(ratio=0.2, recomputed=0.25, source="calibrated", says="KL 0.01")
 
@@ -44,8 +44,10 @@ def test_what_is_saved_is_the_prefill_of_what_is_not_computed_anew_less_the_chun
     asked = make_facts()
     predicted = Blending().predict(asked)
     assert predicted.setting == {"ratio": 0.2}
-    assert predicted.saved_s["prefill"] == pytest.approx(0.75 * PREFIX * TOKEN_S, rel=0.01)
-    assert predicted.spent_s["prefill"] == pytest.approx(PREFIX * TOKEN_S / 3, rel=0.01)  # two of six are the first
+    took_s = sum(record.server.stages["prefill"] for record in asked.records) / len(asked.records)
+    of_chunks_s = took_s * PREFIX / (PREFIX + SUFFIX)
+    assert predicted.saved_s["prefill"] == pytest.approx(0.75 * of_chunks_s, rel=0.01)
+    assert predicted.spent_s["prefill"] == pytest.approx(of_chunks_s / 3, rel=0.01)  # two of six are the first
     assert predicted.net_s == pytest.approx(predicted.saved_s["prefill"] - predicted.spent_s["prefill"])
     assert not predicted.off_is_better
     assert f"{6 * PREFIX:,} tokens in chunks" in predicted.basis

@@ -12,7 +12,6 @@ from netgain.deciding.technique.kind import Kind
 from netgain.deciding.technique.prediction import Considered, Prediction, Setting
 from netgain.deciding.technique.protocol import SwitchOn
 from netgain.deciding.technique.replayed import bounds
-from netgain.deciding.technique.tiering import prefill_s
 from netgain.errors import UsageError
 from netgain.ledger.stage import Stage
 
@@ -158,7 +157,7 @@ def _outcomes(facts: Facts, cost: StepCost, recomputed: float) -> list[_Outcome]
             found.append(_Outcome(e2e_s=record.e2e_s))
             continue
         took_s = server.stages.get(Stage.PREFILL, 0.0)
-        computed_s = prefill_s(cost, cached_tokens, prompt_tokens)
+        computed_s = _prefill_s(cost, cached_tokens, prompt_tokens)
         true = took_s / computed_s if computed_s > 0.0 else 0.0  # the curve's error cancels
         start = facts.starts.get(record.item_id, 0)
         fresh = {
@@ -166,7 +165,7 @@ def _outcomes(facts: Facts, cost: StepCost, recomputed: float) -> list[_Outcome]
         }
         there |= {(start, text) for text in fresh}
         joined_s = true * _joined_s(cost, seen, min(cached_tokens, seen.first), prompt_tokens, recomputed)
-        alone_s = true * sum(prefill_s(cost, 0, tokens) for tokens in fresh.values())
+        alone_s = true * sum(_prefill_s(cost, 0, tokens) for tokens in fresh.values())
         found.append(
             _Outcome(
                 e2e_s=record.e2e_s,
@@ -184,6 +183,10 @@ def _joined_s(cost: StepCost, seen: ChunksSeen, start: int, end: int, recomputed
     """The tokens from `start` to `end`, of which those in chunks are computed in a share of the layers only."""
     share = 1.0 - (1.0 - recomputed) * sum(seen.tokens) / max(1, end - start)
     return sum(cost.prefill(max(1, round(share * min(PIECE, end - at))), at).seconds for at in range(start, end, PIECE))
+
+
+def _prefill_s(cost: StepCost, start: int, end: int) -> float:
+    return sum(cost.prefill(min(PIECE, end - at), at).seconds for at in range(start, end, PIECE))
 
 
 def _basis(facts: Facts, outcomes: list[_Outcome]) -> str:
