@@ -75,7 +75,7 @@ def make_facts(make_record):
     """Prompts of one chunk and a question; of two chunks in turn, or of another each time."""
 
     def build(again=True):
-        found = facts(make_record)
+        found = facts(make_record, cached=0)
         chunks = {
             record.item_id: ChunksSeen(
                 texts=(str(number % 2 if again else number),), tokens=(PREFIX,), first=0, behind=PREFIX
