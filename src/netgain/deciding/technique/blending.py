@@ -182,11 +182,15 @@ def _outcomes(facts: Facts, cost: StepCost, recomputed: float) -> list[_Outcome]
 def _joined_s(cost: StepCost, seen: ChunksSeen, start: int, end: int, recomputed: float) -> float:
     """The tokens from `start` to `end`, of which those in chunks are computed in a share of the layers only."""
     share = 1.0 - (1.0 - recomputed) * sum(seen.tokens) / max(1, end - start)
-    return sum(cost.prefill(max(1, round(share * min(PIECE, end - at))), at).seconds for at in range(start, end, PIECE))
+    return sum(
+        _prefill_s(cost, at, at + max(1, round(share * min(PIECE, end - at)))) for at in range(start, end, PIECE)
+    )
 
 
 def _prefill_s(cost: StepCost, start: int, end: int) -> float:
-    return sum(cost.prefill(min(PIECE, end - at), at).seconds for at in range(start, end, PIECE))
+    """Computing the tokens from `start` to `end`, alone, in steps no longer than the longest that was measured."""
+    longest = max((point.tokens for point in cost.points if point.batch == 1), default=1)
+    return sum(cost.prefill(min(longest, end - at), at).seconds for at in range(start, end, longest))
 
 
 def _basis(facts: Facts, outcomes: list[_Outcome]) -> str:
