@@ -92,11 +92,10 @@ class Activations {
         if (memory_.size() < size) memory_.resize(size);
         data_ = memory_.data();
         while (reinterpret_cast<uintptr_t>(data_) % LINE) data_++;
-        each_row(pool, tiles_, MOST_ROWS * ins, [&](int64_t tile) {
-            int32_t* to = data_ + first(tile) * groups * record(KIND);
-            for (int64_t g = 0; g < groups; g++)
-                for (int64_t r = first(tile); r < first(tile + 1); r++, to += record(KIND))
-                    round_group<KIND>(x + r * ins + g * GROUP, to);
+        each_row(pool, tiles_ * groups, COST * GROUP * rows / tiles_, [&](int64_t at) {
+            int64_t begin = first(at / groups), end = first(at / groups + 1), g = at % groups;
+            int32_t* to = data_ + (begin * groups + (end - begin) * g) * record(KIND);
+            for (int64_t r = begin; r < end; r++, to += record(KIND)) round_group<KIND>(x + r * ins + g * GROUP, to);
         });
     }
 
@@ -107,6 +106,7 @@ class Activations {
 
   private:
     static constexpr size_t LINE = 64;  // bytes
+    static constexpr int64_t COST = 4;  // of rounding an element, counted in those of a norm
     std::vector<int32_t> memory_;
     int32_t* data_ = nullptr;
     int64_t rows_ = 0, tiles_ = 0;

@@ -117,15 +117,16 @@ inline void tile(int64_t rows, const Groups& of, float* out, int64_t pitch) {
 }
 
 // Panels begin..end of the matrix, some at a time: so many stay in the second-level cache while all tiles of rows pass, and
-// so many groups of a tile in the first-level cache while the panels pass.
+// so many groups of a tile in the first-level cache while the panels pass. The first tile's panels come from memory, which is
+// slower the more often a pass begins anew, so its groups may fill that cache.
 template <Kind KIND>
 inline void panels(const Matrix& w, const Activations& x, int64_t begin, int64_t end, float* out, int64_t pitch) {
-    constexpr int64_t FIRST_LEVEL = 16 << 10, SECOND_LEVEL = 160 << 10;
+    constexpr int64_t FROM_MEMORY = 30 << 10, FIRST_LEVEL = 16 << 10, SECOND_LEVEL = 160 << 10;
     int64_t groups = w.ins / GROUP, stride = groups * group_bytes(KIND), together = std::max<int64_t>(1, SECOND_LEVEL / stride);
     for (int64_t p = begin; p < end; p += together)
         for (int64_t t = 0; t < x.tiles(); t++) {
             int64_t row = x.first(t), rows = x.first(t + 1) - row, size = rows * record(KIND);
-            int64_t chunks = (groups * size * 4 + FIRST_LEVEL - 1) / FIRST_LEVEL;
+            int64_t share = t ? FIRST_LEVEL : FROM_MEMORY, chunks = (groups * size * 4 + share - 1) / share;
             for (int64_t c = 0; c < chunks; c++) {
                 int64_t g = groups * c / chunks;
                 Groups of{nullptr, nullptr, x.tile(t, groups * record(KIND)) + g * size, groups * (c + 1) / chunks - g, c == 0};
