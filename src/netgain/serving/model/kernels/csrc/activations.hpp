@@ -92,7 +92,8 @@ class Activations {
         if (memory_.size() < size) memory_.resize(size);
         data_ = memory_.data();
         while (reinterpret_cast<uintptr_t>(data_) % LINE) data_++;
-        each_row(pool, tiles_ * groups, COST * GROUP * MOST_ROWS, [&](int64_t at) {
+        int64_t of_a_tile = tiles_ ? rows_ / tiles_ : 0;
+        each_row(pool, tiles_ * groups, COST * GROUP * of_a_tile, [&](int64_t at) {
             int64_t begin = first(at / groups), end = first(at / groups + 1), g = at % groups;
             int32_t* to = data_ + (begin * groups + (end - begin) * g) * record(KIND);
             for (int64_t r = begin; r < end; r++, to += record(KIND)) round_group<KIND>(x + r * ins + g * GROUP, to);
