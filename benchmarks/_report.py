@@ -4,7 +4,6 @@ import argparse
 import importlib.metadata
 import json
 import math
-import os
 import platform
 import subprocess
 from collections.abc import Collection, Mapping
@@ -14,6 +13,8 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 from rich.table import Table
+
+from netgain.cost.machine import usable_cores
 
 Figure = float | int | bool | str | None
 """None is unknown. Yes and no are 1 and 0 in the file, so that every figure can be compared with a number."""
@@ -98,7 +99,7 @@ def machine() -> dict[str, object]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": model,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "ram_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "isa": [flag for flag in _ISA if flag in flags],
         "os": platform.platform(),

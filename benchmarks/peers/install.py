@@ -4,6 +4,7 @@
 llama-cpp-python's source distribution carries, for the CPU it is built on.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,13 @@ def folder() -> Path:
 
 
 def everything() -> None:
-    """All peers. Raises Unavailable naming the step that failed."""
+    """All peers. Raises Unavailable naming what the machine lacks, before anything is fetched, or the step that failed."""
+    missing = () if llama_server().is_file() else missing_tools()
+    if missing:
+        raise Unavailable(
+            f"llama.cpp is built from its source, and this machine has no {' and no '.join(missing)}: install what is missing "
+            "(on Debian and Ubuntu: apt install cmake g++) and run again"
+        )
     gguf, model = fetch_default_model(), hf_model()
     llama_cpp(gguf)
     openvino(model)
@@ -59,7 +66,7 @@ def llama_cpp(gguf: Path) -> None:
     """llama-server, and the shipped file requantised to the other types."""
     home = llama_folder()
     build = home / "build"
-    if not (build / "bin/llama-server").is_file():
+    if not llama_server().is_file():
         home.mkdir(parents=True, exist_ok=True)
         _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", home, LLAMA_CPP)
         (archive,) = home.glob("llama_cpp_python-*.tar.gz")
@@ -78,8 +85,19 @@ def llama_cpp(gguf: Path) -> None:
             part.replace(llama_file(kind))
 
 
+def missing_tools(path: str | None = None) -> tuple[str, ...]:
+    """What building llama.cpp takes and is not on `path` (None: PATH). A compiler may be named by $CXX."""
+    compilers = (*os.environ.get("CXX", "").split()[:1], "c++", "g++", "clang++")
+    needed = {"cmake": ("cmake",), "C++ compiler": compilers}
+    return tuple(what for what, names in needed.items() if not any(shutil.which(name, path=path) for name in names))
+
+
 def llama_folder() -> Path:
     return folder() / "llama.cpp"
+
+
+def llama_server() -> Path:
+    return llama_folder() / "build/bin/llama-server"
 
 
 def llama_file(kind: str) -> Path:

@@ -16,6 +16,7 @@ import msgspec
 
 from benchmarks.peers import install
 from benchmarks.peers.tuning import tuned
+from netgain.cost.machine import usable_cores
 from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
 from netgain.deciding.experiment.arms.vllm import first_error
 
@@ -26,7 +27,7 @@ MAX_MODEL_LEN = 8192
 MAX_RUNNING = 32
 LLAMA_SLOT_TOKENS = KV_TOKENS // MAX_RUNNING
 OPENVINO_KV = "f16"
-CORES = len(os.sched_getaffinity(0))
+CORES = usable_cores()
 
 Precision = Literal["bf16", "int8", "int4"]
 LLAMA_FORMS: tuple[tuple[str, Precision], ...] = (
@@ -144,7 +145,7 @@ def llama(kind: str, precision: Precision, logs: Path, ubatch: int) -> Contender
             "on",
         )
         more = ("--no-webui", "--alias", MODEL, "--host", "127.0.0.1", "--no-cache-prompt")
-        binary = install.llama_folder() / "build/bin/llama-server"
+        binary = install.llama_server()
         program = Program(
             command=lambda port: (str(binary), *words, *more, "--port", str(port)),
             shown=("llama-server", *words, *more),

@@ -5,7 +5,7 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from benchmarks.peers import machine, programs, tuning
+from benchmarks.peers import install, machine, programs, tuning
 
 
 def after(words, flag):
@@ -77,3 +77,10 @@ def test_a_run_without_a_compiler_says_that_its_kernels_are_the_reference():
         assert machine.kernels(url) == "torch-2.13.0-cpu-v3 (torch kernels, because there is no C++)"
     with telling({"kernels": "cpu-abc", "kernels_note": None}) as url:
         assert machine.kernels(url) == "cpu-abc"
+
+
+def test_tools_that_building_llama_cpp_takes_are_looked_for_before_anything_is_fetched(tmp_path):
+    assert "cmake" in install.missing_tools(str(tmp_path))
+    for name in ("cmake", "c++"):
+        (tmp_path / name).touch(0o755)
+    assert install.missing_tools(str(tmp_path)) == ()

@@ -1,12 +1,23 @@
 """A probe is kept per machine, and damaged, foreign or disturbed ones never stand in for a good one."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from netgain.cost import kept
-from netgain.cost.machine import Machine, MachineProbe, ProductRate, ReadRate, keep_probe, kept_probe, this_machine
+from netgain.cost.machine import (
+    Machine,
+    MachineProbe,
+    ProductRate,
+    ReadRate,
+    keep_probe,
+    kept_probe,
+    this_machine,
+    usable_cores,
+)
 
 HERE = Machine(cpu="c", cores=2, memory_bytes=1 << 34, kernel="Linux 6")
 
@@ -77,6 +88,17 @@ def test_this_machine_is_the_same_every_time() -> None:
     assert this_machine() == this_machine()
     assert this_machine().cpu
     assert this_machine().cores >= 1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
+def test_cores_are_those_that_may_be_used() -> None:
+    def pinned() -> int:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread alone
+        return usable_cores()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(pinned).result(timeout=10) == 1
+
 
 
 def test_a_folder_keeps_the_newest_files_only(tmp_path: Path) -> None:

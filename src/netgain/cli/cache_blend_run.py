@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Sequence
 
 import torch
 
 from netgain.cli.progress import progress_bar
+from netgain.cost.machine import usable_cores
 from netgain.errors import UsageError
 from netgain.measuring.quality.estimates import mean_over_texts
 from netgain.measuring.quality.paired_scores import tango_interval
@@ -39,7 +39,7 @@ def calibrate(
 ) -> tuple[Calibration, Namespace]:
     """With the namespace that the engine's KV has under these settings; `weights` are engine.model.dtype and .activations. Raises
     UsageError."""
-    threads = len(os.sched_getaffinity(0))
+    threads = usable_cores()
     kernels = load_kernels("auto", threads)
     torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)
     dtype, activations = weights

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from netgain.cli.progress import progress_bar
 from netgain.cost import kept
+from netgain.cost.machine import usable_cores
 from netgain.errors import UsageError
 from netgain.folders import cache_folder
 from netgain.serving.model.checkpoint import Checkpoint
@@ -49,7 +49,7 @@ def kept_quality(weights: WeightSource) -> Measured | None:
 
 def measured_quality(checkpoint: Checkpoint, weights: WeightSource, wanted: Sequence[Form]) -> Measured:
     """The wanted forms, measured now or, in the same way, before; a bar on stderr shows how far it is."""
-    threads = len(os.sched_getaffinity(0))
+    threads = usable_cores()
     kernels, text = load_kernels("auto", threads), bundled_text()
     torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)  # two pools would fight for the cores
     place = kept_file(cache_folder(), files_digest(weights.files))

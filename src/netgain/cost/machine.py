@@ -84,13 +84,17 @@ class MachineProbe(msgspec.Struct, frozen=True, kw_only=True):
 
 def this_machine() -> Machine:
     """The machine that this process runs on."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(
         cpu=cpu_name() or platform.machine(),
-        cores=cores,
+        cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         kernel=f"{platform.system()} {platform.release()}",
     )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those of its affinity where the system has one (Linux), else all of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from netgain.cost.machine import usable_cores
 from netgain.doctor.cgroup import cpu_quota, memory_left
 from netgain.doctor.finding import Finding, note, ok, problem, unknown
 from netgain.serving.tiers.shared_memory import held
@@ -39,12 +40,12 @@ def processor() -> Iterator[Finding]:
 
 def cores() -> Iterator[Finding]:
     total = os.cpu_count()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
+    usable = usable_cores()
     quota = cpu_quota()
     seen = f"{usable} of {total} cores by affinity; " + (
         "no CPU quota" if quota is None else f"quota of {quota:g} cores"
     )
-    if quota is not None and usable is not None and quota < usable:
+    if quota is not None and quota < usable:
         threads = max(1, int(quota))
         yield note(
             "machine",
@@ -56,7 +57,7 @@ def cores() -> Iterator[Finding]:
     else:
         yield ok("machine", "cores", seen)
     busy = os.getloadavg()[0]
-    if usable and busy > usable:
+    if busy > usable:
         yield note(
             "machine",
             "load",
@@ -69,7 +70,7 @@ def cores() -> Iterator[Finding]:
 
 
 def threads() -> Iterator[Finding]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_cores()
     told = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if os.environ.get(name)}
     seen = ", ".join(f"{name}={value}" for name, value in told.items()) or "not set; one compute thread per core"
     if any(value.isdecimal() and int(value) < usable for value in told.values()):

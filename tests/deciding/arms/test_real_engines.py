@@ -1,6 +1,5 @@
-"""Every switch that is called verified for vLLM or llama.cpp starts the real engine, which then drafts; llama.cpp's for a draft
-model is tried here too, and is called verified once that has passed. Caches are reset for real. Needs the peers that `python -m
-benchmarks.peers --install` installs."""
+"""Every switch that is called verified for vLLM or llama.cpp (n-gram, and llama.cpp's for a draft model) starts the real engine,
+which then drafts. Caches are reset for real. Needs the peers that `python -m benchmarks.peers --install` installs."""
 
 import os
 

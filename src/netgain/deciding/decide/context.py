@@ -1,12 +1,11 @@
 """Machine and versions that a result belongs to; a figure without them cannot be compared with another."""
 
 import importlib.metadata
-import os
 import platform
 
 import psutil
 
-from netgain.cost.machine import MachineProbe, cpu_name, kept_probe, this_machine
+from netgain.cost.machine import MachineProbe, cpu_name, kept_probe, this_machine, usable_cores
 from netgain.deciding.decide.server import Served
 from netgain.deciding.verdict.document import Caveat
 from netgain.errors import UsageError
@@ -24,7 +23,7 @@ def context() -> Context:
         "torch": _version("torch"),
         "system": f"{platform.system()} {platform.release()}",
         "cpu": cpu_name(),
-        "cores_available": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores_available": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
     }
 

@@ -1,4 +1,4 @@
-"""What a verdict advises to run: the command, its switches, and the same as a file for the engine's --config."""
+"""What a verdict advises to run: the command, its switches, and, for netgain, the same as a file for its --config."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -8,9 +8,17 @@ import yaml
 from netgain.deciding.verdict.document import Deployable
 
 _NAMED = {
-    "--speculation": "engine.speculation.method",
     "--host": "host",
     "--port": "port",
+    "--dtype": "engine.model.dtype",
+    "--kv-dtype": "engine.model.kv_dtype",
+    "--activations": "engine.model.activations",
+    "--speculation": "engine.speculation.method",
+    "--draft": "engine.speculation.draft",
+    "--kv-tier": "engine.kv.tiers",
+    "--kv-policy": "engine.kv.policy",
+    "--records": "records",
+    "--api-keys": "auth.keys_file",
 }  # as `netgain serve` has them
 
 
@@ -41,24 +49,31 @@ def deployable(
 
 def netgain_file(command: Sequence[str]) -> str | None:
     """The settings of `netgain serve MODEL ...` as the YAML that its --config reads; None where the command has an option that
-    is no setting."""
+    is no setting. As there, options of their own win over --set wherever they stand."""
     words = list(command)
     if words[:2] != ["netgain", "serve"]:
         return None
     tree: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     words = words[2:]
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
         if not word.startswith("-"):
-            _put(tree, "engine.model.source", word)
-        elif word == "--set" and words:
-            name, equals, value = words.pop(0).partition("=")
-            _put(tree, name, yaml.safe_load(value) if equals else True)
-        elif name in _NAMED and (equals or words):
-            _put(tree, _NAMED[name], yaml.safe_load(value if equals else words.pop(0)))
-        else:
+            named["engine.model.source"] = word
+            continue
+        if name not in ("--set", *_NAMED) or not (equals or words):
             return None
+        given = value if equals else words.pop(0)
+        if name == "--set":
+            path, _, text = given.partition("=")
+            _put(tree, path.strip(), yaml.safe_load(text))
+        elif name == "--kv-tier":
+            named.setdefault(_NAMED[name], []).append(given)
+        else:
+            named[_NAMED[name]] = int(given) if name == "--port" and given.isdecimal() else given
+    for path, own in named.items():
+        _put(tree, path, own)
     return yaml.safe_dump(tree, sort_keys=False)
 
 

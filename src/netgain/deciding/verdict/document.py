@@ -146,7 +146,7 @@ class Caveat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deployable(msgspec.Struct, frozen=True, kw_only=True):
-    """How one engine is started in the state that the verdict advises: as a command, and as a file for its --config.
+    """How one engine is started in the state that the verdict advises: as a command, of netgain also as a file for its --config.
 
     Only switches that started the real engine are given: `checked_with` lists its versions. `note` says why there is none.
     """

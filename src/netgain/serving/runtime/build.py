@@ -7,7 +7,7 @@ import msgspec
 import psutil
 import torch
 
-from netgain.cost.machine import this_machine
+from netgain.cost.machine import this_machine, usable_cores
 from netgain.errors import UsageError
 from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
@@ -268,13 +268,13 @@ def _on_this_machine() -> dict[str, str]:
 
 def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("model.device is 'cuda', but torch finds no CUDA device here: use 'cpu' or 'auto'")
+        raise UsageError("engine.model.device is 'cuda', but torch finds no CUDA device here: use 'cpu' or 'auto'")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
 def _threads(asked: int | None, notes: list[str]) -> int:
     """Threads to compute with: no more than cores, since threads that wait for each other on one core are slower."""
-    cores = len(psutil.Process().cpu_affinity())
+    cores = usable_cores()
     if asked is not None and asked > cores:
         notes.append(f"engine.model.threads is {asked}, more than the cores available to this process: it uses {cores}")
     return min(asked or cores, cores)

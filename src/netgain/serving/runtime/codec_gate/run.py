@@ -1,12 +1,12 @@
 """From a model's name to what its codecs are worth: what was measured before is kept, what is missing is measured."""
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
+from netgain.cost.machine import usable_cores
 from netgain.errors import UsageError
 from netgain.serving.model.kernels.compiled import CompiledKernels
 from netgain.serving.model.kernels.select import load_kernels
@@ -36,7 +36,7 @@ def measured(
     if kv_dtype not in ("auto", "bf16", "fp32"):
         raise UsageError(f"codecs are measured on bf16 or fp32 KV, not {kv_dtype!r}")
     kv = kv_dtype if kv_dtype != "auto" else ("fp32" if dtype == "fp32" else "bf16")
-    threads = len(os.sched_getaffinity(0))
+    threads = usable_cores()
     kernels = load_kernels("auto", threads)
     torch.set_num_threads(1 if isinstance(kernels, CompiledKernels) else threads)  # two pools would fight for the cores
     loaded = load_model(model, dtype, kernels, activations=activations)
