@@ -136,7 +136,6 @@ def test_cores_are_counted_in_one_place() -> None:
     assert asking == {"cost/machine.py"}
 
 
-
 def test_package_markers_are_empty() -> None:
     """Importing one room must not import another through a package's `__init__`."""
     assert [str(path) for path in PACKAGE.rglob("__init__.py") if path.read_text().strip()] == []

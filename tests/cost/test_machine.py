@@ -100,7 +100,6 @@ def test_cores_are_those_that_may_be_used() -> None:
         assert pool.submit(pinned).result(timeout=10) == 1
 
 
-
 def test_a_folder_keeps_the_newest_files_only(tmp_path: Path) -> None:
     for number in range(kept.MOST_FILES + 3):
         kept.write(tmp_path / f"{number}.json", HERE)
