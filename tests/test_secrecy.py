@@ -19,6 +19,7 @@ VALUE = "s3cr3t-VALUE_9"
         f"non-default args: {{'api_key': ['{VALUE}'], 'seed': 0}}",
         f"ERROR password: {VALUE}",
         f"https://user:{VALUE}@host/x",
+        f"https://user:p@{VALUE}@host/x",
         f"the key was sk-{VALUE}",
     ],
 )

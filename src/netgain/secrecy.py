@@ -13,7 +13,8 @@ _IN_TEXT = re.compile(
     re.IGNORECASE,
 )
 _KNOWN_FORMS = re.compile(r"\b(?:sk-|hf_|ghp_|xox[bp]-)[\w-]{8,}")
-_IN_URL = re.compile(r"(://)[^/\s@'\"]+(@)")
+_IN_URL = re.compile(r"(://)[^/\s'\"]+(@)")
+_OF_ADDRESS = re.compile(r"\A([\w+.-]*:(?://)?)?.*@", re.DOTALL)
 
 
 def is_secret(name: str) -> bool:
@@ -25,6 +26,12 @@ def without_secrets(text: str) -> str:
     """A text with the values of what names a secret, and what looks like one, hidden."""
     hidden = _IN_TEXT.sub(rf"\1{HIDDEN}", text)
     return _IN_URL.sub(rf"\1{HIDDEN}\2", _KNOWN_FORMS.sub(HIDDEN, hidden))
+
+
+def without_userinfo(address: str) -> str:
+    """An address, and nothing else, with what stands before its host hidden: up to the last @, since people leave the @ and / of
+    their passwords as they are."""
+    return _OF_ADDRESS.sub(rf"\1{HIDDEN}@", address)
 
 
 def words_without_secrets(words: Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Codecs for stored KV are proposed where requests waited for KV from tiers, raw is slower, and the gate let them pass."""
 
-import json
 
 import msgspec
 import pytest
@@ -149,33 +148,10 @@ def test_what_a_server_tells_is_read_and_what_cannot_be_is_nothing() -> None:
         assert codecs_told(dict.fromkeys(told, nothing)) == CodecsTold()
 
 
-def test_each_engine_is_told_in_its_own_words() -> None:
+def test_netgain_is_told_and_what_nobody_measured_has_no_switch() -> None:
     own = compression_switch("netgain", {"codec": "zstd"})
     assert own.flags == ("--set", "engine.kv.codec=zstd")
     assert own.verified
-    through = compression_switch("vllm", {"codec": "cachegen", "url": "redis://cache:6379"})
-    connector = json.loads(through.flags[1])
-    assert connector["kv_connector"] == "LMCacheConnectorV1"
-    assert connector["kv_connector_extra_config"] == {
-        "lmcache.remote_url": "redis://cache:6379",
-        "lmcache.remote_serde": "cachegen",
-    }
-    narrower = compression_switch("sglang", {"codec": "fp8"})
-    assert narrower.flags == ("--enable-hierarchical-cache", "--kv-cache-dtype", "fp8_e4m3")
-    for switch in (through, narrower):
-        assert not switch.verified
-        assert switch.read_from in switch.note
-
-
-@pytest.mark.parametrize(
-    ("engine", "setting", "said"),
-    [
-        ("vllm", {"codec": "zstd"}, "cachegen, not zstd"),
-        ("vllm", {"codec": "cachegen"}, "give the url"),
-        ("sglang", {"codec": "int4"}, "no codec int4"),
-        ("llama.cpp", {"codec": "zstd"}, "no switch for 'llama.cpp'"),
-    ],
-)
-def test_a_codec_that_an_engine_has_not_is_refused(engine: str, setting: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        compression_switch(engine, setting)
+    for engine in ("vllm", "sglang", "llama.cpp"):
+        with pytest.raises(UsageError, match=f"no switch for '{engine}'"):
+            compression_switch(engine, {"codec": "zstd"})

@@ -12,7 +12,7 @@ from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.conduct import Asking, conduct
 from netgain.deciding.experiment.design import Design, grouped
-from netgain.deciding.experiment.spending import BudgetAccount, Spending, extent_of, newly_lost
+from netgain.deciding.experiment.spending import BudgetAccount, Spending, amount, extent_of, newly_lost
 from netgain.deciding.report.document import document_of
 from netgain.deciding.report.html import render_html
 from netgain.deciding.report.markdown import verdict_markdown
@@ -201,3 +201,9 @@ def test_without_a_budget_nothing_is_said_of_one(make_record):
     for told in (shown(outcome), verdict_markdown(document_of(outcome)), render_html(outcome)):
         assert "The budget" not in told
         assert "### Budget" not in told
+
+
+def test_a_large_budget_is_told_in_digits() -> None:
+    assert amount(120 * 3600.0, 2) == "120 device-hours"
+    assert amount(60_000.0, None) == "1,000 min"
+    assert amount(90.0, None) == "1.5 min"

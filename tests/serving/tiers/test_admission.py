@@ -50,3 +50,13 @@ def test_the_last_uses_are_always_known(numbers: list[int]) -> None:
         again = rule.computed(key(number))
         if number in numbers[max(0, place - 9) : place]:
             assert again
+
+
+def test_what_was_lost_for_want_of_room_is_stored_at_its_next_use() -> None:
+    rule = SecondUse()
+    rule.computed(key(1))
+    assert rule.used(key(1))
+    rule.lost(key(1))
+    assert [rule.used(key(1)) for _ in range(2)] == [True, False]
+    rule.lost(key(1))
+    assert rule.computed(key(1))

@@ -21,6 +21,7 @@ from netgain.serving.tiers.disk import DiskMedium, DiskOptions
 from netgain.serving.tiers.eviction import LRU
 from netgain.serving.tiers.medium import FaultKind
 from netgain.serving.tiers.object import Reason, unpack
+from netgain.serving.tiers.pinning import Pinning
 from netgain.serving.tiers.tier import Tier, TierOptions
 from tests.serving.tiers.samples import packed, several
 
@@ -383,3 +384,22 @@ def test_a_folder_that_cannot_be_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be made"):
         DiskMedium(tmp_path / "file/kv", LRU(CAPACITY))
+
+
+async def test_who_pins_or_reads_does_not_wait_while_room_is_made(tmp_path: Path) -> None:
+    """The event loop, and with it the loads of all tiers, stood still while whole victims were read."""
+    objects = several(range(4))
+    medium = DiskMedium(tmp_path, Pinning(LRU(sum(map(len, objects.values())))), DiskOptions(durable=False))
+    tier = Tier("disk", medium, WallClock(), TierOptions(timeout_s=20.0))
+    for address, data in objects.items():
+        assert await tier.put(address, data)
+    session = next(iter(objects))
+    with medium._evicting:  # as it is while a victim is read
+        writing = asyncio.ensure_future(tier.put(*packed(9)))
+        assert await tier.pin([session], 60.0) == 1
+        assert await tier.get([session]) == [objects[session]]
+        assert not writing.done()
+    assert await writing
+    assert len(files(tmp_path)) == 4
+    assert await tier.get([session]) == [objects[session]]
+    await tier.close()

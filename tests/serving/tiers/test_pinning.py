@@ -1,5 +1,6 @@
 """Pinned keys stay until their time is over, within their share, and whatever the policy the tier never exceeds its room."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,27 @@ async def test_a_tier_keeps_what_was_pinned(kind: str, tmp_path: Path) -> None:
     assert (await tier.get([session]))[0] is not None
     assert tier.stats().usage.objects == 10
     await tier.close()
+
+
+def test_pinning_the_same_keys_again_and_again_takes_no_more_memory() -> None:
+    time = Time()
+    eviction = Pinning(LRU(1000), now_s=time)
+    session = [key(number) for number in range(50)]
+    for one in session:
+        eviction.add(one, 1)
+    tracemalloc.start()
+    for _ in range(3):  # what is pinned at all
+        eviction.pin(session, for_s=600.0)
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(200):
+        time.now_s += 1.0
+        assert eviction.pin(session, for_s=600.0) == 50
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 50_000, "not 10,000 entries more"
+    time.now_s += 599.0
+    eviction.pin([], for_s=1.0)
+    assert eviction.pinned_bytes == 50, "they end when the last pin does"
+    time.now_s += 1.0
+    eviction.pin([], for_s=1.0)
+    assert eviction.pinned_bytes == 0

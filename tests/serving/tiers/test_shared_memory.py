@@ -1,6 +1,7 @@
 """Shared memory is this user's alone, and never promised larger than it is."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,25 @@ def test_what_lies_there_is_told_by_name(tmp_path: Path) -> None:
         (folder / "x.kv").write_bytes(bytes(size))
     (tmp_path / "netgain-kv-elsewhere").mkdir()
     assert held(tmp_path) == {"a": 5, "b": 7}
+
+
+def test_what_goes_while_it_is_counted_is_no_fault(tmp_path: Path) -> None:
+    place = folder_of("busy", tmp_path) / "ab"
+    place.mkdir(parents=True)
+    (place / "stays.kv").write_bytes(bytes(3))
+    over = threading.Event()
+
+    def evict() -> None:
+        while not over.is_set():
+            for number in range(20):
+                (place / f"{number}.kv").touch()
+            for number in range(20):
+                (place / f"{number}.kv").unlink()
+
+    evicting = threading.Thread(target=evict)
+    evicting.start()
+    try:
+        assert [held(tmp_path) for _ in range(300)] == [{"busy": 3}] * 300
+    finally:
+        over.set()
+        evicting.join()

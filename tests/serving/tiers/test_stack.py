@@ -268,8 +268,9 @@ async def test_what_is_condemned_leaves_the_queues_and_the_rest_is_stored() -> N
             stack.offer(address, data)
         await asyncio.sleep(0.0)
         await asyncio.sleep(0.0)
-        assert await stack.forget_queued(lambda key, data: key in condemned) == 3, "the first is being stored"
-        assert clock.now() == pytest.approx(1.0), "which was waited for"
+        async with stack.purging(lambda found: found.part.address() in condemned) as queued:
+            assert queued == 3, "the first is being stored"
+            assert clock.now() == pytest.approx(1.0), "which was waited for"
         await stack.settle()
 
     await on(clock, work)

@@ -16,7 +16,7 @@ from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.spending import BudgetAccount, Extent, extent_of
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.workload.item import Workload
-from netgain.wording import count
+from netgain.wording import brief, count
 
 QUEUES = 4.0  # times the requests that are in flight on average are sent in a block of an open loop
 
@@ -122,7 +122,7 @@ def _lost(budget_s: float | None, asked: Form, given: Form, expected_s: float) -
     if expected_s > budget_s:
         said.append(
             f"Budget: the least that can decide anything is expected to take {expected_s / 60.0:.1f} min, which is more than the "
-            f"{budget_s / 60.0:.3g} asked for."
+            f"{brief(budget_s / 60.0)} asked for."
         )
     return tuple(said)
 

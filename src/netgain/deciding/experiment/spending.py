@@ -14,7 +14,7 @@ import msgspec
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
-from netgain.wording import count
+from netgain.wording import brief, count
 
 
 class Extent(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,5 +184,5 @@ def _says(account: BudgetAccount, wanted: Extent, ended: bool) -> tuple[str, ...
 def amount(seconds: float, devices: int | None) -> str:
     """Device-hours, or minutes of servers that run anyway."""
     if devices is None:
-        return f"{seconds / 60.0:.3g} min"
-    return f"{seconds / 3600.0:.2g} device-hours"
+        return f"{brief(seconds / 60.0)} min"
+    return f"{brief(seconds / 3600.0, 2)} device-hours"

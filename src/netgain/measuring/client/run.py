@@ -303,7 +303,7 @@ def _check_plan(arrivals: Arrivals, extent: Extent) -> None:
     sent = extent.requests if extent.requests is not None else arrivals.rate_per_s * (extent.send_for_s or 0.0)
     if (expected := extent.warm_up + sent) > MOST_REQUESTS:
         raise UsageError(
-            f"{expected:.3g} requests are more than one run can plan ({MOST_REQUESTS:.3g}): lower the rate, the time or their "
+            f"{expected:.3g} requests are more than one run can plan ({MOST_REQUESTS:,}): lower the rate, the time or their "
             "number"
         )
 

@@ -11,6 +11,7 @@ from netgain.serving.api.auth import ANONYMOUS, Authenticator, Identity
 from netgain.serving.api.errors import ApiError, to_api_error
 from netgain.serving.api.lifecycle import Lifecycle
 from netgain.serving.api.quota import Admission, Quotas
+from netgain.serving.api.web_pages import from_a_page
 
 logger = logging.getLogger("netgain.api")
 
@@ -106,6 +107,13 @@ class Doorstep:
         with self._lifecycle.request():
             identity = await self._identify(scope)
             if path in _OPERATORS or path == _METRICS:
+                if self._authenticator is None and path in _OPERATORS and from_a_page(scope["headers"]):
+                    raise ApiError(
+                        403,
+                        f"{path} does nothing for web pages where there are no API keys, since any page could ask: use netgain "
+                        "or curl, or start the server with --api-keys",
+                        code="forbidden",
+                    )
                 if not identity.operator:
                     raise ApiError(
                         403, f"{path} is for operators' keys (netgain keys new --operator)", code="forbidden"

@@ -27,7 +27,7 @@ class EnginePurged(msgspec.Struct, frozen=True, kw_only=True):
 
 class Purging:
     """Called by whoever calls the engine, between steps. Requests that run keep the KV they hold until they end; nobody finds it,
-    and what they add is not stored."""
+    and what they add is not stored. Those that come while tiers are purged load nothing of theirs."""
 
     def __init__(
         self, scheduler: Scheduler, store: KVStore | None, runner: Runner | None, chunks: ChunkSource | None

@@ -1,7 +1,7 @@
 """KV on its way out: blocks that became findable are copied once their step has answered, and stored while others compute."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from netgain.ledger.clock import Clock
@@ -47,7 +47,7 @@ class Storing:
         self._room = room
         self._out: list[_Out] = []
         self._copied: deque[int] = deque()  # bytes of copies that the store has not taken
-        self._taken: deque[None] = deque()  # one for each it has; filled by the jobs
+        self._taken: deque[Sequence[tuple[bytes, int]]] = deque()  # what tiers refused of each; filled by jobs
 
     def counters(self) -> dict[str, float]:
         """As metrics name them; `name/tier`."""
@@ -71,6 +71,7 @@ class Storing:
 
     def used(self, root: bytes, blocks: Sequence[Published]) -> None:
         """Published blocks are used once more where they are: tiers that wait for a second use take them now."""
+        self._hear()
         for block, key in blocks:
             into = tuple(tier for tier, rule in self._rules.items() if rule is not None and rule.used(key))
             if into:
@@ -96,16 +97,27 @@ class Storing:
     def flush(self) -> None:
         """Copy what was published and hand it over; the pool must not have been used since."""
         out, self._out = self._out, []
-        while self._taken:
-            self._taken.popleft()
-            self._copied.popleft()
+        self._hear()
         kept = [one for one in out if self._pool.holds(one.block, one.key)]
         self.dropped += len(out) - len(kept)
         if sum(self._copied) + len(kept) * self._store.block_bytes > self._room:
             self.dropped += len(kept)
+            self._lost((one.key, tier) for one in kept for tier in one.into)
             return
         for root in {one.root: None for one in kept}:
             self._copy([one for one in kept if one.root == root])
+
+    def _hear(self) -> None:
+        """Of what became of copies."""
+        while self._taken:
+            self._copied.popleft()
+            self._lost(self._taken.popleft())
+
+    def _lost(self, blocks: Iterable[tuple[bytes, int]]) -> None:
+        """Blocks, each with a tier that was to have it and has not: it is offered again when it is used again."""
+        for key, tier in blocks:
+            if (rule := self._rules.get(tier)) is not None:
+                rule.lost(key)
 
     def _copy(self, out: Sequence[_Out]) -> None:
         began_s = self._clock.now()
@@ -130,7 +142,8 @@ class Storing:
         )
 
     async def _put(self, out: Sequence[_Out], planes: Sequence[Rows]) -> None:
+        lost: Sequence[tuple[bytes, int]] = ()
         try:
-            self._store.put(out[0].root, [one.key for one in out], planes, [one.into for one in out])
+            lost = self._store.put(out[0].root, [one.key for one in out], planes, [one.into for one in out])
         finally:
-            self._taken.append(None)
+            self._taken.append(lost)

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from netgain.secrecy import without_userinfo
 from netgain.serving.tiers.admission import RULES
 from netgain.serving.tiers.codecs.names import unknown
 from netgain.serving.tiers.eviction import POLICIES
@@ -15,6 +16,7 @@ from netgain.serving.tiers.shared_memory import check_name
 FORMS = "dram:SIZE, shm:NAME:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, redis://HOST:PORT/DB or s3://BUCKET/PREFIX"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_CUTS = re.compile("[/?#]")  # what ends the part of an address that a password stands in
 _COMMON = frozenset({"bandwidth", "latency", "codec", "codec_when", "admit", "write"})
 _CHOICES: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -62,24 +64,26 @@ def parse_tier(text: str) -> TierSpec:
     """Raises ValueError saying what is wrong with `text`."""
     body, _, query = text.partition("?")
     kind, _, rest = body.partition(":")
-    kind = "valkey" if kind in ("redis", "rediss", "valkeys") else kind
+    kind, told = "valkey" if kind in ("redis", "rediss", "valkeys") else kind, shown(text)
     if kind not in _OPTIONS:
-        raise ValueError(f"{text!r} is no KV tier: write {FORMS}")
-    options = _options(kind, text, query)
+        raise ValueError(f"{told!r} is no KV tier: write {FORMS}")
+    if kind == "valkey" and _CUTS.search(text.partition("://")[2].rpartition("@")[0]):
+        raise ValueError(f"{told!r}: write / ? and # in its password as %2F, %3F and %23")
+    options = _options(kind, told, query)
     if kind == "dram":
-        return TierSpec(kind=kind, capacity_bytes=_size(rest, text), **{"eviction": "arc", **options})
+        return TierSpec(kind=kind, capacity_bytes=_size(rest, told), **{"eviction": "arc", **options})
     if kind == "shm":
         name, _, size = rest.rpartition(":")
         check_name(name)
-        return TierSpec(kind=kind, where=name, capacity_bytes=_size(size, text), **{"eviction": "arc", **options})
+        return TierSpec(kind=kind, where=name, capacity_bytes=_size(size, told), **{"eviction": "arc", **options})
     if kind == "disk":
         folder, _, size = rest.rpartition(":")
         if not folder:
-            raise ValueError(f"{text!r} does not say how much the folder may hold: write disk:FOLDER:SIZE, e.g. 10GiB")
-        return TierSpec(kind=kind, where=folder, capacity_bytes=_size(size, text), **options)
+            raise ValueError(f"{told!r} does not say how much the folder may hold: write disk:FOLDER:SIZE, e.g. 10GiB")
+        return TierSpec(kind=kind, where=folder, capacity_bytes=_size(size, told), **options)
     host, _, path = rest.removeprefix("//").partition("/")
     if not rest.startswith("//") or not host:
-        raise ValueError(f"{text!r} names no {'bucket' if kind == 's3' else 'server'}: write {FORMS}")
+        raise ValueError(f"{told!r} names no {'bucket' if kind == 's3' else 'server'}: write {FORMS}")
     if kind == "s3":
         return TierSpec(kind=kind, where=f"s3://{host}", prefix=path.strip("/") or None, **options)
     scheme = "rediss" if body.startswith(("rediss:", "valkeys:")) else "redis"
@@ -88,7 +92,7 @@ def parse_tier(text: str) -> TierSpec:
 
 def shown(tier: str) -> str:
     """The tier as it may be shown to anybody: without the password of a server."""
-    return re.sub(r"//[^/@]*@", "//", tier)
+    return tier if tier.partition(":")[0] in ("dram", "shm", "disk") else without_userinfo(tier)
 
 
 def _options(kind: str, text: str, query: str) -> dict[str, object]:

@@ -23,6 +23,10 @@ class Admission(Protocol):
         """A block was used where it is, on the device; whether it is to be stored now, which is so once."""
         ...
 
+    def lost(self, key: bytes) -> None:
+        """A block that was to be stored was not, for want of room: its next use is to store it."""
+        ...
+
 
 class SecondUse:
     """Admits a block from its second use on, as far back as uses are remembered.
@@ -50,6 +54,9 @@ class SecondUse:
         before = self._uses(key)
         self._remember(key, True)
         return before is not True
+
+    def lost(self, key: bytes) -> None:
+        self._remember(key, False)
 
     def _uses(self, key: bytes) -> bool | None:
         """Whether there was more than one; None: there was none."""

@@ -68,7 +68,8 @@ class DiskMedium:
         self._eviction = eviction
         self._options = options or DiskOptions()
         self._number = itertools.count()
-        self._lock = threading.Lock()  # bookkeeping; held for no system call but those of evicting
+        self._lock = threading.Lock()  # bookkeeping; held for no system call, since the event loop may wait for it
+        self._evicting = threading.Lock()  # held while room is made, so that who writes finds it made; taken before the other
         self._evictions = self._evicted_bytes = self._leftovers = self._foreign = 0
         self._touched_s: dict[bytes, float] = {}
         self._writing: set[bytes] = set()  # whose files are not there yet
@@ -116,10 +117,9 @@ class DiskMedium:
         return await self._call(lambda: sum([self._remove(key) for key in keys]))
 
     async def keys(self) -> list[bytes]:
-        def names() -> list[bytes]:
-            return [bytes.fromhex(entry.name[:64]) for entry in self._entries() if _OBJECT.fullmatch(entry.name)]
-
-        return await self._call(names)
+        return await self._call(
+            lambda: [bytes.fromhex(entry.name[:64]) for entry in self._entries() if _OBJECT.fullmatch(entry.name)]
+        )
 
     async def ping(self) -> None:
         await self._call(lambda: self._folder.stat())
@@ -184,9 +184,11 @@ class DiskMedium:
         """A file was read: it may be another process's, and its time of use outlives this process, to the minute."""
         now_s = time.monotonic()
         with self._lock:
-            gone = [] if key in self._eviction else self._eviction.add(key, size)
+            known = key in self._eviction
+        if not known:
+            self._admit(key, size)
+        with self._lock:
             self._eviction.touch(key)
-            self._drop(gone)
             if not self._options.tidy:
                 return
             if now_s - self._touched_s.get(key, -_TOUCH_EVERY_S) < _TOUCH_EVERY_S:
@@ -197,6 +199,13 @@ class DiskMedium:
         except OSError:
             return  # a read-only folder keeps no order
 
+    def _admit(self, key: bytes, size: int) -> None:
+        """Make room for a file, and then know it: the folder never exceeds its size."""
+        with self._evicting:
+            with self._lock:
+                gone = self._eviction.add(key, size)
+            self._drop(gone)
+
     def _write(self, key: bytes, data: Data) -> None:
         if len(data) > self._eviction.capacity:
             raise Fault(FaultKind.TOO_LARGE, f"{len(data):,} bytes, capacity {self._eviction.capacity:,}")
@@ -206,9 +215,9 @@ class DiskMedium:
         if path.exists():
             return
         with self._lock:
-            self._drop(self._eviction.add(key, len(data)))  # room first, so that the folder never exceeds its size
             self._writing.add(key)
         try:
+            self._admit(key, len(data))
             self._write_file(path, data)
         except BaseException:
             self._forget(key)
@@ -217,7 +226,9 @@ class DiskMedium:
             with self._lock:
                 self._writing.discard(key)
         with self._lock:
-            if key not in self._eviction:  # it had to go while it was being written
+            kept = key in self._eviction
+        if not kept:  # it had to go while it was being written
+            with self._evicting:
                 self._drop([key])
 
     def _write_file(self, path: Path, data: Data) -> None:
@@ -258,9 +269,11 @@ class DiskMedium:
             self._touched_s.pop(key, None)
 
     def _drop(self, keys: Sequence[bytes]) -> None:
-        """Unlink what the policy gave up. Called with the lock held."""
+        """Unlink what the policy gave up. Called with `_evicting` held, and without the other lock."""
+        with self._lock:
+            for key in keys:
+                self._touched_s.pop(key, None)
         for key in keys:
-            self._touched_s.pop(key, None)
             path = self._path(key)
             try:
                 size = path.stat().st_size
@@ -314,20 +327,23 @@ class DiskMedium:
                 foreign += 1
         found.sort()
         there = {key for _, key, _ in found}
-        with self._lock:
-            self._foreign = foreign
-            known = [key for key in self._eviction if key not in there and key not in self._writing]
-            for key in [key for key in known if not self._path(key).exists()]:
-                self._eviction.remove(key)
-        for start in range(0, len(found), _AT_ONCE):
+        with self._evicting:  # so that nobody begins to write one meanwhile
             with self._lock:
-                for _, key, size in found[start : start + _AT_ONCE]:
-                    if key in self._eviction:
-                        continue
-                    if size > self._eviction.capacity:
-                        self._drop([key])
-                    else:
-                        self._drop(self._eviction.add(key, size))
+                self._foreign = foreign
+                known = [key for key in self._eviction if key not in there and key not in self._writing]
+            for key in [key for key in known if not self._path(key).exists()]:
+                self._forget(key)
+        for start in range(0, len(found), _AT_ONCE):
+            with self._evicting:
+                with self._lock:
+                    gone = [one for _, key, size in found[start : start + _AT_ONCE] for one in self._learn(key, size)]
+                self._drop(gone)
             if start:
                 time.sleep(0)  # whoever waits for the bookkeeping gets it
         self._scanned_s = time.monotonic()
+
+    def _learn(self, key: bytes, size: int) -> list[bytes]:
+        """Of a file that a scan found; what has to go for it. Called with the lock held."""
+        if key in self._eviction:
+            return []
+        return [key] if size > self._eviction.capacity else self._eviction.add(key, size)

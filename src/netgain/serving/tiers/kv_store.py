@@ -97,11 +97,16 @@ class KVStore:
         """Their names, fast to slow."""
         return tuple(tier.name for tier in self._stack.tiers)
 
-    def put(self, root: bytes, keys: Sequence[bytes], planes: Sequence[Rows], into: Sequence[Sequence[int]]) -> None:
-        """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `into[i]` are the tiers for the i-th."""
+    def put(
+        self, root: bytes, keys: Sequence[bytes], planes: Sequence[Rows], into: Sequence[Sequence[int]]
+    ) -> list[tuple[bytes, int]]:
+        """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `into[i]` are the tiers for the i-th. Returns the
+        keys, with tiers that are not going to have all of that block: there was no room in their queues, or it may not leave."""
+        lost: set[tuple[bytes, int]] = set()
         for plane, rows in zip(self.planes, planes, strict=True):
             for key, row, tiers in zip(keys, rows, into, strict=True):
-                self._offer(stored_of(root, key, plane, row), tiers)
+                lost.update((key, tier) for tier in self._offer(stored_of(root, key, plane, row), tiers))
+        return sorted(lost)
 
     def put_one(self, stored: StoredObject) -> None:
         """Queue a raw object that is no block."""
@@ -193,7 +198,7 @@ class KVStore:
 
     def _afterwards(self, opened_ones: Sequence[_Opened]) -> None:
         """Promote what slower tiers gave, and remove what was refused: once whoever asked has it, since coding takes time and
-        removing waits for what is queued."""
+        removing waits for what is being stored."""
         refused, self._refused = self._refused, []
         slower = [one for one in opened_ones if one.came.tier > 0]
         if not refused and not slower:
@@ -245,14 +250,16 @@ class KVStore:
         wrapped = None if form.codec == found.codec else self.envelope.wrap(form)
         self._stack.offer(address, data if wrapped is None else pack(wrapped), (below,))
 
-    def _offer(self, stored: StoredObject, tiers: Sequence[int]) -> None:
-        """Queue a raw object for these tiers, for each in the form that is right for it."""
+    def _offer(self, stored: StoredObject, tiers: Sequence[int]) -> list[int]:
+        """Queue a raw object for these tiers, for each in the form that is right for it; those that do not take it."""
         links = self._stack.code_links()
         wanted = {tier: links[tier] for tier in tiers}
         forms = [(stored, list(tiers))] if self.coder is None else self.coder.forms(stored, wanted)
+        left = set(tiers)
         for form, takers in forms:
             if (wrapped := self.envelope.wrap(form)) is not None:
-                self._stack.offer(wrapped.part.address(), pack(wrapped), takers)
+                left.difference_update(self._stack.offer(wrapped.part.address(), pack(wrapped), takers))
+        return sorted(left)
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
         """Keep blocks from eviction for so long, where a tier evicts; a job, so it does not raise."""
@@ -278,8 +285,6 @@ class KVStore:
 
     async def purge(self, tenants: Tenants) -> StorePurged:
         """Forget what is these tenants', here and in every tier."""
-        while self._later:
-            await asyncio.wait(set(self._later))
         return await purge(self._stack, self.envelope, tenants)
 
     async def hand_down(self) -> None:

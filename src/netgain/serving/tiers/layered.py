@@ -35,6 +35,7 @@ class LayeredObject:
     def __init__(self, address: bytes, layer_bytes: int) -> None:
         self.address = address
         self.tier: int | None = None  # which has it; set by the stack
+        self.purges: int | None = None  # that the stack had seen when it was first asked for; set by the stack
         self._layer_bytes = layer_bytes
         self._head: Head | None = None
         self._next = 0  # the first layer that has not come
@@ -48,6 +49,12 @@ class LayeredObject:
     @property
     def begun(self) -> bool:
         return self._head is not None
+
+    @property
+    def header(self) -> memoryview:
+        """What comes before the payload."""
+        assert self._pieces, "nothing has come"
+        return self._pieces[0]
 
     def wanted(self, end: int) -> Range:
         if self._head is None:  # where its payload begins is not known yet: at HEAD_BYTES at the latest

@@ -3,11 +3,12 @@ serve` takes behind a question mark (`prefix` of a server's keys; `endpoint` and
 
 import os
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from netgain.errors import UsageError
+from netgain.secrecy import without_userinfo
 from netgain.serving.tiers.disk import DiskMedium, DiskOptions
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Medium
@@ -36,11 +37,7 @@ def folder_at(location: str) -> Path:
 
 def without_password(location: str) -> str:
     """The location as it may be shown."""
-    parts = urlsplit(location)
-    if is_folder(location) or parts.password is None:
-        return location
-    user = f"{parts.username}:***" if parts.username else ":***"
-    return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc.rpartition('@')[2]}"))
+    return location if is_folder(location) else without_userinfo(location)
 
 
 def open_location(location: str, eviction: Eviction, ttl_s: float | None = None, tidy: bool = True) -> Medium:
@@ -66,7 +63,7 @@ def open_location(location: str, eviction: Eviction, ttl_s: float | None = None,
 
         bucket, _, prefix = rest.partition("/")
         if not bucket:
-            raise UsageError(f"{location!r} names no bucket: write s3://BUCKET or s3://BUCKET/PREFIX")
+            raise UsageError(f"{without_password(location)!r} names no bucket: write s3://BUCKET or s3://BUCKET/PREFIX")
         endpoint = options.get("endpoint", os.environ.get("AWS_ENDPOINT_URL", ""))
         chosen = ObjectsOptions(
             settings={name: options[name] for name in ("endpoint", "region") if name in options},

@@ -21,7 +21,7 @@ class Pinning:
         self._now_s = now_s
         self._until_s: dict[bytes, float] = {}  # also of keys that are not kept
         self._sizes: dict[bytes, int] = {}  # of pinned keys that are kept
-        self._ends: list[tuple[float, bytes]] = []
+        self._ends: list[tuple[float, bytes]] = []  # of each pinned key one, which may have moved back since
         self._pinned_bytes = 0
 
     @property
@@ -54,10 +54,12 @@ class Pinning:
         self._expire()
         until_s = self._now_s() + for_s
         for key in keys:
-            if len(self._until_s) >= _WANTED and key not in self._until_s:
-                break
-            self._until_s[key] = max(until_s, self._until_s.get(key, 0.0))
-            heapq.heappush(self._ends, (self._until_s[key], key))
+            known = self._until_s.get(key)
+            if known is None and len(self._until_s) >= _WANTED:
+                continue
+            if known is None:
+                heapq.heappush(self._ends, (until_s, key))
+            self._until_s[key] = until_s if known is None else max(until_s, known)
             if key in self._policy and self._fits(self._policy.size(key)):
                 self._hold(key, self._policy.remove(key))
         self._policy.resize(self.capacity - self._pinned_bytes)  # by what moved out of it: nothing has to go
@@ -100,8 +102,11 @@ class Pinning:
         """Give keys whose time is over to the policy, as newly used."""
         now_s = self._now_s()
         while self._ends and self._ends[0][0] <= now_s:
-            until_s, key = heapq.heappop(self._ends)
-            if self._until_s.get(key) == until_s:  # not pinned for longer since
+            _, key = heapq.heappop(self._ends)
+            until_s = self._until_s[key]
+            if until_s > now_s:  # pinned for longer since
+                heapq.heappush(self._ends, (until_s, key))
+            else:
                 del self._until_s[key]
                 self._release(key)
 

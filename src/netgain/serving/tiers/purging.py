@@ -5,8 +5,6 @@ import msgspec
 from netgain.errors import UsageError
 from netgain.serving.tiers.envelope import Envelope, Tenants
 from netgain.serving.tiers.inventory import Found, Silent, sweep
-from netgain.serving.tiers.medium import Data
-from netgain.serving.tiers.object import Refused, unpack_head
 from netgain.serving.tiers.stack import Stack
 from netgain.serving.tiers.tier import Tier
 
@@ -33,23 +31,17 @@ class StorePurged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def purge(stack: Stack, envelope: Envelope, tenants: Tenants) -> StorePurged:
-    """Called on the stack's event loop."""
+    """Called on the stack's event loop. Waits for nothing before keys are destroyed, nor for loads at any time: what these bring
+    of what is purged is given to nobody, whether they began before or end after it."""
     keys, failed = 0, None
     try:
         keys = envelope.forget(tenants)
     except UsageError as error:
         failed = str(error)
-
-    def condemned(key: bytes, data: Data) -> bool:
-        try:
-            return envelope.is_of(unpack_head(data).stored, tenants) is True
-        except Refused:
-            return True  # of no use to anybody
-
-    queued, tiers = 0, {}
-    for tier in stack.tiers:
-        queued += await stack.forget_queued(condemned)  # also what the tier above gave up since
-        tiers[tier.name] = await _purge(tier, envelope, tenants)
+    tiers = {}
+    async with stack.purging(lambda stored: envelope.is_of(stored, tenants) is True) as queued:
+        for tier in stack.tiers:
+            tiers[tier.name] = await _purge(tier, envelope, tenants)
     return StorePurged(destroyed_keys=keys, queued=queued, tiers=tiers, failed=failed)
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from netgain.errors import Unavailable, UsageError
+from netgain.secrecy import without_userinfo
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.wording import install_command
@@ -52,7 +53,8 @@ class RemoteMedium:
                 socket_keepalive=True,
             )
         except ValueError as error:
-            raise UsageError(f"{url!r} is no address of a server: {error}. Write redis://HOST:PORT/0") from error
+            why = "" if "@" in url else f": {error}"  # which may repeat a part of a password
+            raise UsageError(f"{without_userinfo(url)!r} is no address of a server{why}. Write redis://HOST:PORT/0") from error
         self._server = client.Redis(connection_pool=pool)
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:

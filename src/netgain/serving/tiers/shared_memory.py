@@ -4,6 +4,7 @@
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from netgain.errors import UsageError
@@ -51,10 +52,21 @@ def _mib(size: int) -> str:
 
 
 def held(root: Path = ROOT) -> dict[str, int]:
-    """Bytes of files in each of this user's folders, by name."""
+    """Bytes of files in each of this user's folders, by name; servers may be adding and removing some meanwhile."""
     prefix = folder_of("", root).name
     folders = [path for path in root.glob(f"{prefix}*") if path.is_dir() and not path.is_symlink()]
-    return {
-        folder.name.removeprefix(prefix): sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
-        for folder in folders
-    }
+    return {folder.name.removeprefix(prefix): sum(map(_file_bytes, _files(folder))) for folder in folders}
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for place, _, names in os.walk(folder):  # which leaves out what is gone when it gets there
+        yield from (os.path.join(place, name) for name in names)
+
+
+def _file_bytes(path: str) -> int:
+    """0 for what is no file, or none any more."""
+    try:
+        state = os.lstat(path)
+    except FileNotFoundError:
+        return 0
+    return state.st_size if stat.S_ISREG(state.st_mode) else 0

@@ -3,7 +3,8 @@ is written through, which is when something is stored, or back, which is when th
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import msgspec
 
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
+from netgain.serving.tiers.condemned import Condemned, Purges, condemns
 from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.tier import Tier
@@ -122,14 +124,21 @@ class Stack:
         self._promoted, self._demoted = [0] * len(tiers), [0] * len(tiers)
         self._back = tuple(sorted(back))
         self.through = tuple(tier for tier in range(len(tiers)) if tier not in self._back)
-        self._move_down: Callable[[bytes, Data, int], None] = self._offer_below
-        self.purges = 0  # what was read before one may not come back by promotion after it
+        self._move_down: Callable[[bytes, Data, int], None] | None = None  # None: offered as it is
+        self._given_up: deque[tuple[bytes, Data, int]] = deque()  # what is still to be moved down
+        self._mover: asyncio.Task[None] | None = None  # lives while there is
+        self._purges = Purges()
         for below in self._back:
             tiers[below - 1].on_eviction(partial(self._demote, below - 1))
 
     @property
     def tiers(self) -> list[Tier]:
         return [lane.tier for lane in self._lanes]
+
+    @property
+    def purges(self) -> int:
+        """How often it was purged: what was read before one may not come back by promotion after it."""
+        return self._purges.begun
 
     async def locate(self, keys: Sequence[bytes]) -> list[int | None]:
         """The index of the fastest tier that says it has each key; slower ones are asked only for what faster ones lack."""
@@ -153,42 +162,51 @@ class Stack:
         return [None if came is None else came.data for came in found]
 
     async def find(self, keys: Sequence[bytes], within_s: float | None = None) -> list[Came | None]:
-        """The checked object under each key from the fastest tier that gives it, waiting at most `within_s` in all."""
+        """The checked object under each key from the fastest tier that gives it, waiting at most `within_s` in all; nothing that
+        a purge condemns which went on meanwhile."""
         until_s, purges = None if within_s is None else self._clock.now() + within_s, self.purges
         found: list[Came | None] = [None] * len(keys)
-        for index, lane in enumerate(self._lanes):
-            missing = [place for place, came in enumerate(found) if came is None]
-            left_s = None if until_s is None else until_s - self._clock.now()
-            if not missing or (left_s is not None and left_s <= 0):
-                break
-            for place, data in zip(missing, await lane.tier.get([keys[p] for p in missing], left_s), strict=True):
-                if data is not None:
-                    found[place] = Came(data, index, purges)
-        return found
+        with self._purges.met() as met:
+            for index, lane in enumerate(self._lanes):
+                missing = [place for place, came in enumerate(found) if came is None]
+                left_s = None if until_s is None else until_s - self._clock.now()
+                if not missing or (left_s is not None and left_s <= 0):
+                    break
+                for place, data in zip(missing, await lane.tier.get([keys[p] for p in missing], left_s), strict=True):
+                    if data is not None:
+                        found[place] = Came(data, index, purges)
+            return [None if came is None or condemns(met, came.data) else came for came in found]
 
     async def load_layers(
         self, objects: Sequence[LayeredObject], end: int, within_s: float | None = None
     ) -> list[Data | None]:
         """As `load`, of each object the layers from where it was read before up to the one before `end`, from the tier that
         gave its first ones. What came whole from a slower tier is offered to the faster ones."""
-        until_s, purges = None if within_s is None else self._clock.now() + within_s, self.purges
+        until_s = None if within_s is None else self._clock.now() + within_s
         found: list[Data | None] = [None] * len(objects)
-        for index, lane in enumerate(self._lanes):
-            asked = [
-                place
-                for place, one in enumerate(objects)
-                if one.tier == index or (one.tier is None and found[place] is None)
-            ]
-            left_s = None if until_s is None else until_s - self._clock.now()
-            if not asked or (left_s is not None and left_s <= 0):
-                continue
-            came = await lane.tier.get_layers([objects[place] for place in asked], end, left_s)
-            for place, data in zip(asked, came, strict=True):
-                if data is None:
+        for one in objects:
+            one.purges = self.purges if one.purges is None else one.purges
+        with self._purges.met() as met:
+            for index, lane in enumerate(self._lanes):
+                asked = [
+                    place
+                    for place, one in enumerate(objects)
+                    if one.tier == index or (one.tier is None and found[place] is None)
+                ]
+                left_s = None if until_s is None else until_s - self._clock.now()
+                if not asked or (left_s is not None and left_s <= 0):
                     continue
-                found[place], objects[place].tier = data, index
-                if index and purges == self.purges and (whole := objects[place].whole()) is not None:
-                    self.promote(objects[place].address, whole, index)
+                came = await lane.tier.get_layers([objects[place] for place in asked], end, left_s)
+                for place, data in zip(asked, came, strict=True):
+                    one = objects[place]
+                    if data is None:
+                        continue
+                    one.tier = index
+                    if condemns(met, one.header):
+                        continue
+                    found[place] = data
+                    if index and one.purges == self.purges and (whole := one.whole()) is not None:
+                        self.promote(one.address, whole, index)
         return found
 
     def promote(self, key: bytes, data: Data, source: int, into: Iterable[int] | None = None) -> None:
@@ -202,7 +220,8 @@ class Stack:
         return self.through if than is None else tuple(tier for tier in self.through if tier < than)
 
     def move_down_by(self, move: Callable[[bytes, Data, int], None]) -> None:
-        """Have `move(address, data, tier)` offer what that tier gave up to the next, instead of its being offered as it is."""
+        """Have `move(address, data, tier)` offer what that tier gave up to the next, instead of its being offered as it is. It
+        may take its time: it is called for one at a time, and others get the loop between."""
         self._move_down = move
 
     async def hand_down(self) -> None:
@@ -224,14 +243,31 @@ class Stack:
                     if not lane.has_room(data):
                         await lane.settle()
                     self._demote(below - 1, key, data)
+                    await self._moved()
             await lane.settle()
 
     def _demote(self, source: int, key: bytes, data: Data) -> None:
+        if self._purges.condemn(data):
+            return
         self._demoted[source] += 1
-        self._move_down(key, data, source)
+        if self._move_down is None:
+            self._lanes[source + 1].offer(key, data)
+            return
+        self._given_up.append((key, data, source))
+        if self._mover is None or self._mover.done():
+            self._mover = asyncio.get_running_loop().create_task(self._move(self._move_down))
 
-    def _offer_below(self, key: bytes, data: Data, source: int) -> None:
-        self._lanes[source + 1].offer(key, data)
+    async def _move(self, move: Callable[[bytes, Data, int], None]) -> None:
+        """One in each turn of the loop. Storing takes several turns an object, so that little waits here, however long coding
+        takes."""
+        while self._given_up:
+            move(*self._given_up.popleft())
+            await asyncio.sleep(0)
+
+    async def _moved(self) -> None:
+        """Return when what was given up is queued."""
+        if self._mover is not None and not self._mover.done():
+            await asyncio.wait({self._mover})
 
     def links(self) -> list[LinkFit | None]:
         """What loading from each tier costs, by its last exchanges."""
@@ -241,31 +277,39 @@ class Stack:
         """By what it is decided how objects are coded for each tier (see Tier.code_link)."""
         return [lane.tier.code_link for lane in self._lanes]
 
-    def offer(self, key: bytes, data: Data, into: Iterable[int] | None = None) -> bool:
-        """Queue a packed object for every tier that is written through, or for those named, and return at once; whether some
-        tier's queue had room."""
-        taken = [self._lanes[tier].offer(key, data) for tier in (self.through if into is None else into)]
-        return any(taken)
+    def offer(self, key: bytes, data: Data, into: Iterable[int] | None = None) -> tuple[int, ...]:
+        """Queue a packed object for every tier that is written through, or for those named, and return at once; the tiers whose
+        queues had room."""
+        return tuple(tier for tier in (self.through if into is None else into) if self._lanes[tier].offer(key, data))
 
     async def settle(self) -> None:
         """Return when everything that was queued is stored, or could not be."""
         for lane in self._lanes:
             await lane.settle()
+            await self._moved()
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
         """Keep keys from eviction for so long, in every tier that evicts, also such as are still queued."""
         for lane in self._lanes:
             await lane.tier.pin(keys, for_s)
 
-    async def forget_queued(self, condemned: Callable[[bytes, Data], bool]) -> int:
-        """Take what is condemned out of every queue; what was being stored when this was called is stored when it returns. How
-        many were taken out."""
-        self.purges += 1
-        return sum([await lane.forget(condemned) for lane in self._lanes])
+    @asynccontextmanager
+    async def purging(self, condemned: Condemned) -> AsyncIterator[int]:
+        """Until it is left, nothing condemned is given to anybody, promoted or moved down. Takes it out of every queue first, and
+        gives how many that were; what was being stored then is stored."""
+
+        def is_condemned(key: bytes, data: Data) -> bool:
+            return condemns((condemned,), data)
+
+        with self._purges.one(condemned):
+            self._given_up = deque(one for one in self._given_up if not is_condemned(*one[:2]))
+            yield sum([await lane.forget(is_condemned) for lane in self._lanes])
 
     async def delete(self, keys: Sequence[bytes]) -> bool:
-        """Forget keys in every tier, after what is queued; False when a tier could not say that it did."""
-        await self.settle()
+        """Forget keys in every tier, and what is queued of them; False when a tier could not say that it did."""
+        gone = frozenset(keys)
+        for lane in self._lanes:
+            await lane.forget(lambda key, data: key in gone)
         return None not in [await lane.tier.delete(keys) for lane in self._lanes]
 
     def stats(self) -> StackStats:
@@ -279,5 +323,6 @@ class Stack:
 
     async def close(self) -> None:
         """Drop what is still queued and close the tiers; may be called twice."""
+        self._given_up.clear()
         for lane in self._lanes:
             await lane.close()
