@@ -1,6 +1,5 @@
 """Codecs for stored KV are proposed where requests waited for KV from tiers, raw is slower, and the gate let them pass."""
 
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -69,7 +69,9 @@ class DiskMedium:
         self._options = options or DiskOptions()
         self._number = itertools.count()
         self._lock = threading.Lock()  # bookkeeping; held for no system call, since the event loop may wait for it
-        self._evicting = threading.Lock()  # held while room is made, so that who writes finds it made; taken before the other
+        self._evicting = (
+            threading.Lock()
+        )  # held while room is made, so that who writes finds it made; taken before the other
         self._evictions = self._evicted_bytes = self._leftovers = self._foreign = 0
         self._touched_s: dict[bytes, float] = {}
         self._writing: set[bytes] = set()  # whose files are not there yet

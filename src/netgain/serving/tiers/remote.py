@@ -54,7 +54,9 @@ class RemoteMedium:
             )
         except ValueError as error:
             why = "" if "@" in url else f": {error}"  # which may repeat a part of a password
-            raise UsageError(f"{without_userinfo(url)!r} is no address of a server{why}. Write redis://HOST:PORT/0") from error
+            raise UsageError(
+                f"{without_userinfo(url)!r} is no address of a server{why}. Write redis://HOST:PORT/0"
+            ) from error
         self._server = client.Redis(connection_pool=pool)
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:

@@ -58,15 +58,15 @@ def held(root: Path = ROOT) -> dict[str, int]:
     return {folder.name.removeprefix(prefix): sum(map(_file_bytes, _files(folder))) for folder in folders}
 
 
-def _files(folder: Path) -> Iterator[str]:
+def _files(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):  # which leaves out what is gone when it gets there
-        yield from (os.path.join(place, name) for name in names)
+        yield from (Path(place, name) for name in names)
 
 
-def _file_bytes(path: str) -> int:
+def _file_bytes(path: Path) -> int:
     """0 for what is no file, or none any more."""
     try:
-        state = os.lstat(path)
+        state = path.lstat()
     except FileNotFoundError:
         return 0
     return state.st_size if stat.S_ISREG(state.st_mode) else 0
