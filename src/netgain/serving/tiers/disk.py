@@ -340,8 +340,7 @@ class DiskMedium:
                 with self._lock:
                     gone = [one for _, key, size in found[start : start + _AT_ONCE] for one in self._learn(key, size)]
                 self._drop(gone)
-            if start:
-                time.sleep(0)  # whoever waits for the bookkeeping gets it
+            time.sleep(0)  # whoever waits for the bookkeeping gets it
         self._scanned_s = time.monotonic()
 
     def _learn(self, key: bytes, size: int) -> list[bytes]:
