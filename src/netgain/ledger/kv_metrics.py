@@ -33,6 +33,7 @@ BLEND_COUNTERS: Mapping[str, tuple[str, str]] = {
     "blend_chunks_found": ("netgain_blend_chunks_found", "Chunks that were there when they were joined."),
     "blend_chunks_missed": ("netgain_blend_chunks_missed", "Chunks that had to be computed by themselves."),
     "blend_chunks_fetched": ("netgain_blend_chunks_fetched", "Chunks brought into memory from tiers."),
+    "blend_chunks_left": ("netgain_blend_chunks_left", "Chunks that tiers had, and that were sooner computed."),
     "blend_chunk_tokens": ("netgain_blend_chunk_tokens", "Tokens in chunks of prompts."),
     "blend_recomputed_tokens": (
         "netgain_blend_recomputed_tokens",

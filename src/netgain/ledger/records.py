@@ -205,8 +205,12 @@ class KVReuse(msgspec.Struct, kw_only=True):
 class BlendCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Of a request whose prompt has chunks that were computed apart. Of `chunk_tokens`, `recomputed_tokens` is the mean over
     the layers of how many were computed all the same; `computed_alone_tokens` stood in no cache, so they were computed by
-    themselves first; `chunks_found` were there. `rotation_s` went by while chunks were moved to their places. `lossy`: the answer
-    may be another than that of the prompt computed whole."""
+    themselves first, in `alone_s`; `chunks_found` were there. `rotation_s` went by while chunks were moved to their places.
+    `lossy`: the answer may be another than that of the prompt computed whole.
+
+    `fetch` says why chunks that were not in memory were fetched from tiers or were not, as KVReuse.why does (None: nothing was
+    asked): `chunks_wanted` were to come, `chunks_fetched` did, within `fetch_s`. `fetch_warm_s` and `fetch_full_s` are the
+    predictions for what was decided and for computing them all (None: not known); the truth is `fetch_s` and `alone_s`."""
 
     selection: str
     lossy: bool
@@ -216,6 +220,13 @@ class BlendCounts(msgspec.Struct, frozen=True, kw_only=True):
     computed_alone_tokens: int
     chunks_found: int = 0
     rotation_s: float = 0.0
+    alone_s: float = 0.0
+    fetch: str | None = None
+    chunks_wanted: int = 0
+    chunks_fetched: int = 0
+    fetch_s: float = 0.0
+    fetch_warm_s: float | None = None
+    fetch_full_s: float | None = None
 
 
 class EngineTrace(msgspec.Struct, frozen=True, kw_only=True):

@@ -144,10 +144,10 @@ class Tiering:
         return self._overlaps.of(plan, self._loads) if self._loads else ()
 
     def computed(self, plan: StepPlan, arriving: Sequence[ArrivingTail], seconds: float) -> frozenset[str]:
-        """A step took so long: one of a single piece of a prompt, which waited for nothing, tells what prefill costs. Returns the
+        """A step took so long: one piece of a plain prompt alone, which waited for nothing, tells what prefill costs. Returns the
         requests whose KV did not come in time: what the step gave them is void; they wait for the rest, or compute it."""
         if not arriving:
-            if len(plan.work) == 1 and plan.work[0].prefill:
+            if len(plan.work) == 1 and plan.work[0].prefill and not plan.work[0].sequence.piece:
                 work = plan.work[0]
                 self._choice.cost.observed(work.count, work.start, seconds)
             return frozenset()

@@ -157,6 +157,9 @@ def build_engine(
     measured = [] if coder is None else measured_codecs(namespace, layout.block_tokens, cache_folder())
     if coder is not None:
         namespace = msgspec.structs.replace(namespace, numerics=coder.numerics(namespace.numerics))
+    cost = PrefillCost(lambda: step_curve.cost, scheduler.max_batch_tokens)
+    if blending is not None:
+        blending.store.choice.prefill_s = cost.seconds
     tiering = None
     if tiers is not None:
         tiering = build_tiering(
@@ -166,7 +169,7 @@ def build_engine(
             scheduler,
             clock,
             collector,
-            PrefillCost(lambda: step_curve.cost, scheduler.max_batch_tokens),
+            cost,
             drafts.proposer.rewritten if drafts else None,
         )
     engine = Engine(

@@ -121,6 +121,12 @@ class KVStore:
             places = [None if a is None or b is None else max(a, b) for a, b in zip(places, there, strict=True)]
         return Located(tuple(places), self._links(), self._clock.now() - started_s)
 
+    async def locate_ones(self, parts: Sequence[Part]) -> Located:
+        """Where objects are that are no blocks."""
+        started_s = self._clock.now()
+        places = await self._stack.locate([part.address() for part in parts])
+        return Located(tuple(places), self._links(), self._clock.now() - started_s)
+
     async def load(self, root: bytes, keys: Sequence[bytes], within_s: float | None = None) -> Loaded:
         """The blocks under `keys`, waiting at most `within_s` in all."""
         started_s = self._clock.now()

@@ -171,6 +171,32 @@ def test_policy_never_stores_chunks_and_takes_none(tiny, tmp_path):
         assert bool(alone(answer)) == computed
 
 
+def test_a_chunk_that_is_sooner_computed_is_left_in_its_tier(tiny, tmp_path):
+    """The record has the reason, both predictions and the truth; the answer is the same."""
+    folder, tier = tiny(num_hidden_layers=4).folder, f"disk:{tmp_path / 'chunks'}:16MiB"
+    others = [tuple(5 + number for number in PROMPT), tuple(7 + number for number in PROMPT)]
+    with LLM(in_tiers(folder, tier)) as writer:
+        expected = [ask(writer, Naive(), prompt)[0].output_ids for prompt in others]
+    with LLM(in_tiers(folder, f"{tier}?bandwidth=40KB/s")) as reader:
+        ask(reader, Naive())  # what computing a chunk takes
+        (learnt,) = ask(reader, Naive(), others[0])
+        until_s = time.monotonic() + 20
+        while "tier_load_bytes_per_s/disk" not in reader.built.engine.tier_counters():
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        (left,) = ask(reader, Naive(), others[1])
+        told = reader.built.engine.tier_counters()
+    assert [learnt.output_ids, left.output_ids] == expected
+    assert learnt.trace.blending.fetch == "learn"
+    record = left.trace.blending
+    assert (record.fetch, record.chunks_wanted, record.chunks_fetched) == ("compute", 0, 0)
+    assert record.computed_alone_tokens == len(FIRST) + len(SECOND)
+    assert record.fetch_warm_s == record.fetch_full_s > 0
+    assert record.fetch_s > 0
+    assert record.alone_s > 0
+    assert told["blend_chunks_left"] == 2
+
+
 def test_a_tier_that_hangs_delays_a_prompt_with_chunks_within_a_bound(tiny):
     silent = socket.create_server(("127.0.0.1", 0))
     tier = f"valkey://127.0.0.1:{silent.getsockname()[1]}/0"

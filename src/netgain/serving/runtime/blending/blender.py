@@ -17,7 +17,7 @@ from netgain.serving.model.selective import SelectiveForward
 from netgain.serving.runtime.blending.chunks import ChunkKV, GrowingChunk
 from netgain.serving.runtime.blending.join import Placed, join
 from netgain.serving.runtime.blending.store import ChunkStore
-from netgain.serving.tiers.blending.joined import counts
+from netgain.serving.tiers.blending.joined import counts, with_fetched
 from netgain.serving.tiers.blending.selection import Selection
 
 _GROWING = 4  # chunks that are computed piece by piece at the same time; one more begins the oldest anew
@@ -82,7 +82,9 @@ class Blender:
             tally.add(name, amount)
         whole = len(segment.chunks.spans)
         logits = joined.logits[: len(segment.scored) + segment.rows]
-        return Blended(logits, counts(selection, whole, here, recomputed, alone, found, joined.rotation_s))
+        counted = counts(selection, whole, here, recomputed, alone, found, joined.rotation_s, alone_s)
+        fetched = self._store.fetched(segment.request_id)
+        return Blended(logits, counted if fetched is None else with_fetched(counted, fetched))
 
     def _chunk(self, salt: bytes, tokens: tuple[int, ...], until: int, kv: PagedKV) -> tuple[ChunkKV, int]:
         """The chunk, of which the first `until` tokens must be there, and how many were computed for that."""
@@ -92,7 +94,9 @@ class Blender:
         growing = self._growing.pop(address, None)
         if growing is None:
             growing = GrowingChunk(self._decoder, self._forward, self._store.lead, tokens, kv.dtype, kv.block_tokens)
+        began_s = time.perf_counter()
         fresh = growing.grow(until)
+        self._store.choice.computed(fresh, time.perf_counter() - began_s)
         if growing.done:
             self._store.add(salt, growing.chunk)
         else:

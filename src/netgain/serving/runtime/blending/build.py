@@ -18,6 +18,7 @@ from netgain.serving.runtime.blending.store import ChunkStore
 from netgain.serving.runtime.build_store import TierStore
 from netgain.serving.runtime.config import BlendingSettings, EngineConfig
 from netgain.serving.tiers.blending.calibration import Calibration, read_calibration
+from netgain.serving.tiers.blending.fetching import ChunkChoice
 from netgain.serving.tiers.blending.keys import chunk_namespace
 from netgain.serving.tiers.blending.selection import PIECE_TOKENS, Deviating, Naive, Selection
 from netgain.serving.tiers.blending.stored import CHUNK, ChunkForm
@@ -66,7 +67,7 @@ def build_blending(
         device=loaded.model.device,
         memory_bytes=settings.memory_bytes,
         tiers=tiers,
-        reads=config.kv.policy != "never",
+        choice=ChunkChoice(config.kv.policy),
     )
     return Blending(Blender(loaded.model, store, selection), store)
 

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import torch
 
+from netgain.cost.loading import Why
 from netgain.serving.blocks.keys import Namespace
+from netgain.serving.engine.known_links import KnownLinks
 from netgain.serving.engine.request import Request
+from netgain.serving.engine.tiering import PROBE_EVERY_S
 from netgain.serving.runtime.blending.chunks import ChunkKV, from_payload
 from netgain.serving.runtime.blending.tally import Tally
 from netgain.serving.runtime.build_store import TierStore
+from netgain.serving.tiers.blending.fetching import FETCH_S, ChunkChoice, Fetched, Missing, decided, slow_links
 from netgain.serving.tiers.blending.stored import ChunkForm
 from netgain.serving.tiers.envelope import PlainEnvelope
 from netgain.serving.tiers.object import Part
 
-FETCH_S = 2.0
+K = TypeVar("K")
+T = TypeVar("T")
+LOOKUP_S = 0.5
+_KNOWN = 4096  # of the last requests, what was decided
 
 
 class ChunkStore:
     """Implements the engine's ChunkSource. At most `memory_bytes` of chunks in memory. `namespace` is that of chunks (see
-    chunk_namespace), `lead` what they are computed behind. `tiers` (None: none) belong to somebody else; with `reads` False
-    nothing is taken from them. Methods are called from the engine's event loop, `close` when it has ended."""
+    chunk_namespace), `lead` what they are computed behind. `tiers` (None: none) belong to somebody else; `choice` says what is
+    taken from them. Methods are called from the engine's event loop, `close` when it has ended."""
 
     def __init__(
         self,
@@ -35,12 +44,16 @@ class ChunkStore:
         device: torch.device,
         memory_bytes: int,
         tiers: TierStore | None = None,
-        reads: bool = True,
+        choice: ChunkChoice,
     ) -> None:
         self.form = form
         self.lead = tuple(lead)
         self.tally = Tally()
-        self._namespace, self._device, self._tiers, self._reads = namespace, device, tiers, reads
+        self.choice = choice
+        self._namespace, self._device, self._tiers = namespace, device, tiers
+        self._links = KnownLinks(PROBE_EVERY_S)
+        self._fetched: OrderedDict[str, Fetched] = OrderedDict()
+        self._left: OrderedDict[bytes, bool] = OrderedDict()  # in tiers, and sooner computed
         self._envelope = PlainEnvelope() if tiers is None else tiers.store.envelope
         self._capacity = memory_bytes
         self._kept: OrderedDict[bytes, ChunkKV] = OrderedDict()
@@ -59,9 +72,10 @@ class ChunkStore:
         return found
 
     def add(self, salt: bytes, chunk: ChunkKV) -> None:
-        """Keep a chunk that was computed, and offer it to the tiers."""
-        self._keep(self.address(salt, chunk.tokens), chunk)
-        if self._tiers is not None:
+        """Keep a chunk that was computed, and offer it to the tiers that are not known to have it."""
+        address = self.address(salt, chunk.tokens)
+        self._keep(address, chunk)
+        if self._tiers is not None and not self._left.pop(address, False):
             stored = self.form.stored(self._root(salt), chunk.tokens, chunk.payload())
             store = self._tiers.store
 
@@ -71,22 +85,43 @@ class ChunkStore:
             self._tiers.runner.start(put())
 
     def lacks(self, request: Request) -> bool:
-        return self._tiers is not None and self._reads and bool(self._missing(request))
+        return self._tiers is not None and self.choice.policy != "never" and bool(self._missing(request))
 
     async def fetch(self, request: Request) -> None:
-        if self._tiers is None or not self._reads or not (missing := self._missing(request)):
+        if self._tiers is None or not self.lacks(request):
             return
+        began_s, store, root = time.monotonic(), self._tiers.store, self._root(request.salt)
+        missing = self._missing(request)
         wanted = [(self._part(request.salt, tokens), len(tokens)) for tokens in missing.values()]
-        found = await self._loaded(self._tiers, self._root(request.salt), wanted)
-        for (address, tokens), payload in zip(missing.items(), found, strict=True):
-            if payload is not None:
-                self.tally.add("chunks_fetched")
-                chunk = from_payload(tokens, self.form.layers, self.form.dtype, payload, self._device)
-                self._keep(address, chunk)
+        located = await self._asked(self._tiers, lambda: store.locate_ones([part for part, _ in wanted]), LOOKUP_S)
+        if located is None:
+            self._decided(request, Fetched(why="no_answer", took_s=time.monotonic() - began_s))
+            return
+        sizes = [Missing(tokens, tokens * self.form.token_bytes) for _, tokens in wanted]
+        choices = self.choice.choose(sizes, located.places, located.links)
+        for tier, number in slow_links(choices, located).items():
+            if self._links.remeasures(tier, began_s):
+                self._tiers.runner.start(_unread(store.load_ones(root, [wanted[number]], FETCH_S)))
+        for address, choice in zip(missing, choices, strict=True):
+            if choice.why is Why.COMPUTE:
+                _last(self._left, address, True)
+        chosen = [number for number, choice in enumerate(choices) if choice.blocks]
+        found: Sequence[memoryview | None] | None = ()
+        if chosen:
+            parts = [wanted[number] for number in chosen]
+            # what comes too late has measured its link
+            bound_s = self.choice.bound_s(choices)
+            found = await self._asked(self._tiers, lambda: store.load_ones(root, parts, FETCH_S), bound_s)
+        self._decided(request, decided(choices, self._took(missing, chosen, found or ()), time.monotonic() - began_s))
+
+    def fetched(self, request_id: str) -> Fetched | None:
+        """What was decided about a request's chunks, of the last few thousand requests for which tiers were asked."""
+        return self._fetched.get(request_id)
 
     def forget(self) -> int:
         count = len(self._kept)
         self._kept.clear()
+        self._left.clear()
         self._used = 0
         return count
 
@@ -97,30 +132,46 @@ class ChunkStore:
         self._kept.clear()
         self._used = 0
 
-    async def _loaded(
-        self, tiers: TierStore, root: bytes, wanted: Sequence[tuple[Part, int]]
-    ) -> Sequence[memoryview | None]:
-        """What comes from the tiers' own thread, in time."""
+    async def _asked(self, tiers: TierStore, work: Callable[[], Awaitable[T]], within_s: float) -> T | None:
+        """What comes from the tiers' own thread; None where nothing does in time."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Sequence[memoryview | None]] = loop.create_future()
+        answer: asyncio.Future[T | None] = loop.create_future()
 
-        def give(found: Sequence[memoryview | None]) -> None:
+        def give(found: T | None) -> None:
             if not answer.done():
                 answer.set_result(found)
 
-        async def work() -> None:
-            found: Sequence[memoryview | None] = [None] * len(wanted)
+        async def ask() -> None:
+            found: T | None = None
             try:
-                found = await tiers.store.load_ones(root, wanted, FETCH_S)
+                found = await work()
             finally:
                 with suppress(RuntimeError):  # who asked is gone, with the loop
                     loop.call_soon_threadsafe(give, found)
 
-        tiers.runner.start(work())
+        tiers.runner.start(ask())
         try:
-            return await asyncio.wait_for(answer, FETCH_S + 1.0)
+            return await asyncio.wait_for(answer, within_s)
         except TimeoutError:
-            return [None] * len(wanted)
+            return None
+
+    def _took(
+        self, missing: Mapping[bytes, tuple[int, ...]], chosen: Sequence[int], found: Sequence[memoryview | None]
+    ) -> int:
+        """Keep what has come; how many chunks that is."""
+        every = list(missing.items())
+        came = 0
+        for number, payload in zip(chosen, found, strict=False):
+            if payload is not None:
+                address, tokens = every[number]
+                self._keep(address, from_payload(tokens, self.form.layers, self.form.dtype, payload, self._device))
+                came += 1
+        return came
+
+    def _decided(self, request: Request, fetched: Fetched) -> None:
+        self.tally.add("chunks_fetched", fetched.came)
+        self.tally.add("chunks_left", fetched.left)
+        _last(self._fetched, request.id, fetched)
 
     def _root(self, salt: bytes) -> bytes:
         return self._envelope.root(self._namespace, salt)
@@ -148,3 +199,15 @@ class ChunkStore:
 
 def _bytes(chunk: ChunkKV) -> int:
     return chunk.keys.nbytes + chunk.values.nbytes
+
+
+def _last(known: OrderedDict[K, T], key: K, value: T) -> None:
+    """Remember, and forget what is oldest."""
+    known[key] = value
+    if len(known) > _KNOWN:
+        known.popitem(last=False)
+
+
+async def _unread(load: Awaitable[object]) -> None:
+    """A link is measured by it, in nobody's way."""
+    await load

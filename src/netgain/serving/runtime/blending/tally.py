@@ -9,6 +9,7 @@ NAMES = MappingProxyType(
         "chunks_found": "in memory when they were joined",
         "chunks_missed": "computed by themselves",
         "chunks_fetched": "brought into memory from tiers",
+        "chunks_left": "in tiers, and predicted to be sooner computed",
         "chunk_tokens": "in chunks",
         "recomputed_tokens": "of them computed anew, on the mean of the layers",
         "alone_tokens": "computed by themselves",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from netgain.ledger.records import BlendCounts
+from netgain.serving.tiers.blending.fetching import Fetched
 from netgain.serving.tiers.blending.selection import Selection
 
 _EDGE = 2  # tokens at either end of a chunk that may be other ones where text stands beside it
@@ -69,6 +70,7 @@ def counts(
     computed_alone: int,
     found: int = 0,
     rotation_s: float = 0.0,
+    alone_s: float = 0.0,
 ) -> BlendCounts:
     """For the record of the request, or of a piece of its prompt (but for `chunks`, which are those of all)."""
     return BlendCounts(
@@ -80,6 +82,7 @@ def counts(
         computed_alone_tokens=computed_alone,
         chunks_found=found,
         rotation_s=rotation_s,
+        alone_s=alone_s,
     )
 
 
@@ -87,6 +90,19 @@ def added(before: BlendCounts | None, piece: BlendCounts) -> BlendCounts:
     """What became of the pieces so far."""
     if before is None:
         return piece
-    names = ("chunk_tokens", "recomputed_tokens", "computed_alone_tokens", "chunks_found", "rotation_s")
+    names = ("chunk_tokens", "recomputed_tokens", "computed_alone_tokens", "chunks_found", "rotation_s", "alone_s")
     sums = {name: getattr(before, name) + getattr(piece, name) for name in names}
     return msgspec.structs.replace(piece, **sums)
+
+
+def with_fetched(counts: BlendCounts, fetched: Fetched) -> BlendCounts:
+    """Beside what was decided about fetching before the prompt was queued."""
+    return msgspec.structs.replace(
+        counts,
+        fetch=fetched.why,
+        chunks_wanted=fetched.wanted,
+        chunks_fetched=fetched.came,
+        fetch_s=fetched.took_s,
+        fetch_warm_s=fetched.warm_s,
+        fetch_full_s=fetched.full_s,
+    )
