@@ -30,6 +30,13 @@ BLENDING = st.builds(
     chunk_tokens=st.integers(1, 10**6),
     recomputed_tokens=st.floats(0, 1e6),
     computed_alone_tokens=st.integers(0, 10**6),
+    alone_s=st.floats(0, 1e6),
+    fetch=st.none() | st.sampled_from(["load", "compute", "no_answer"]),
+    chunks_wanted=st.integers(0, 9),
+    chunks_fetched=st.integers(0, 9),
+    fetch_s=st.floats(0, 1e6),
+    fetch_warm_s=st.none() | st.floats(0, 1e6),
+    fetch_full_s=st.none() | st.floats(0, 1e6),
 )
 
 

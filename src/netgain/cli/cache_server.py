@@ -49,7 +49,7 @@ class CodecUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blending(msgspec.Struct, frozen=True, kw_only=True):
-    """Of prompts with chunks. `found_rate`: chunks that were there of all; `recomputed_ratio`: of their tokens, those computed
+    """Of prompts with chunks. `chunks_left`: that tiers had, and that were sooner computed. `found_rate`: chunks that were there of all; `recomputed_ratio`: of their tokens, those computed
     anew. Seconds: moving chunks to their places, computing chunks by themselves, and all the rest."""
 
     requests: int
@@ -57,6 +57,7 @@ class Blending(msgspec.Struct, frozen=True, kw_only=True):
     chunks_found: int
     chunks_missed: int
     chunks_fetched: int
+    chunks_left: int
     found_rate: float | None
     chunk_tokens: int
     reused_tokens: int
@@ -207,6 +208,7 @@ def _blending(figures: _Figures) -> Blending | None:
         chunks_found=found,
         chunks_missed=missed,
         chunks_fetched=count("chunks_fetched"),
+        chunks_left=count("chunks_left"),
         found_rate=found / (found + missed) if found + missed else None,
         chunk_tokens=tokens,
         reused_tokens=tokens - anew,
@@ -281,7 +283,7 @@ def _show_blending(location: str, one: Blending, console: Console) -> None:
     console.print(
         f"{location}: {one.requests:,} prompts with chunks, {one.exact_requests:,} of them computed whole; "
         f"chunks: {one.chunks_found:,} found, {one.chunks_missed:,} computed by themselves, "
-        f"{one.chunks_fetched:,} fetched from tiers",
+        f"{one.chunks_fetched:,} fetched from tiers ({one.chunks_left:,} sooner computed)",
         markup=False,
     )
     console.print(

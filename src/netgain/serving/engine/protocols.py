@@ -1,6 +1,6 @@
 """The seams of the step loop: who executes a batch, who proposes drafts, who verifies them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -61,8 +61,8 @@ class ChunkSource(Protocol):
         """Bring into memory what is kept elsewhere, within a bounded time; what does not come is computed."""
         ...
 
-    def forget(self) -> int:
-        """Drop what is in memory; returns how many chunks."""
+    def forget(self, apart: Collection[str]) -> int:
+        """Drop what is in memory; returns how many chunks. What the requests `apart` compute is kept for nobody."""
         ...
 
     def counters(self) -> dict[str, float]:

@@ -37,7 +37,7 @@ class Purging:
     def purge(self, tenants: Tenants, done: Callable[[EnginePurged], None]) -> None:
         """`done` is called with what was done: at once, or from the thread of the tiers."""
         blocks = self._scheduler.forget(lambda salt: tenants is None or Scope.of(salt).tenant in tenants)
-        chunks = 0 if self._chunks is None else self._chunks.forget()
+        chunks = 0 if self._chunks is None else self._chunks.forget(self._scheduler.unshared())
         store, runner = self._store, self._runner
         if store is None or runner is None:
             done(EnginePurged(device_blocks=blocks, chunks=chunks, store=None))

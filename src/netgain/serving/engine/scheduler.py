@@ -213,6 +213,10 @@ class Scheduler:
             sequence.unshared = sequence.unshared or condemned(sequence.salt)
         return self.pool.forget(condemned)
 
+    def unshared(self) -> list[str]:
+        """The requests that are here and of which nobody may find anything."""
+        return [sequence.id for sequence in (*self.waiting, *self.running) if sequence.unshared]
+
     def _publish(self, sequence: Sequence, full: int) -> Rows[Published]:
         """Make its blocks findable up to the one numbered `full`; those that nobody could find before."""
         fresh = [

@@ -108,9 +108,9 @@ class KVStore:
                 lost.update((key, tier) for tier in self._offer(stored_of(root, key, plane, row), tiers))
         return sorted(lost)
 
-    def put_one(self, stored: StoredObject) -> None:
-        """Queue a raw object that is no block."""
-        self._offer(stored, self.through)
+    def put_one(self, stored: StoredObject, there: int | None = None) -> None:
+        """Queue a raw object that is no block, where a tier has it already only for faster ones."""
+        self._offer(stored, self.through if there is None else self._stack.faster(there))
 
     async def locate(self, keys: Sequence[bytes]) -> Located:
         """Where each block is, as far as the tiers say."""

@@ -1,5 +1,6 @@
 """Requests with chunks through the engine."""
 
+import asyncio
 import socket
 import time
 
@@ -8,7 +9,7 @@ import pytest
 from netgain.errors import RequestRejected
 from netgain.ledger.prometheus import Exporter
 from netgain.serving.blocks.scope import Scope
-from netgain.serving.engine.request import SamplingParams
+from netgain.serving.engine.request import Request, SamplingParams
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.llm import LLM
 from netgain.serving.tiers.blending.joined import Chunks
@@ -195,6 +196,27 @@ def test_a_chunk_that_is_sooner_computed_is_left_in_its_tier(tiny, tmp_path):
     assert record.fetch_s > 0
     assert record.alone_s > 0
     assert told["blend_chunks_left"] == 2
+
+
+def test_what_is_purged_while_it_runs_leaves_no_chunk_behind(tiny, tmp_path):
+    """It is answered all the same, in pieces of which some were computed before and some after."""
+    place, told, outputs = tmp_path / "kv", [], []
+    kv = {"tiers": (f"disk:{place}:16MiB",), "close_s": 10}
+    with LLM(config(tiny(num_hidden_layers=4).folder, kv=kv, scheduler={"max_batch_tokens": 32})) as llm:
+        one, chunks = llm.built.engine, Chunks(spans=SPANS, selection=Naive())
+        one.submit(Request(id="runs", prompt=PROMPT, sampling=GREEDY, salt=Scope(tenant="acme").salt, chunks=chunks))
+        asyncio.run(one.step())
+        llm.built.purging.purge(frozenset({"acme"}), told.append)
+        until_s = time.monotonic() + 20
+        while not told:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)
+        while one.has_work:
+            outputs += asyncio.run(one.step())
+        memory_bytes = one.tier_counters()["blend_memory_bytes"]
+    assert outputs[-1].finish_reason == "length"
+    assert memory_bytes == 0
+    assert not list(place.rglob("*.kv"))
 
 
 def test_a_tier_that_hangs_delays_a_prompt_with_chunks_within_a_bound(tiny):

@@ -22,7 +22,7 @@ def test_each_chunk_is_fetched_or_computed_by_itself() -> None:
     choices = measured().choose([CHUNK] * 3, [0, 1, None], [FAST, SLOW])
     assert [choice.blocks for choice in choices] == [1, 0, 0]
     assert [choice.why for choice in choices] == [Why.LOAD, Why.COMPUTE, Why.NOTHING_FOUND]
-    told = decided(choices, 1, 0.002)
+    told = decided(choices, 1, 0.002, 0.001)
     assert (told.why, told.wanted, told.came, told.left) == ("load", 1, 1, 1)
     assert told.warm_s == pytest.approx(0.001 + 1e-4 + 0.1 + 0.1)
     assert told.full_s == pytest.approx(0.3)
@@ -33,7 +33,21 @@ def test_a_link_nobody_has_used_is_learnt_and_unknown_costs_are_told_as_such() -
     (no_curve,) = measured(None).choose([CHUNK], [0], [FAST])
     assert (learn.blocks, learn.why, learn.warm_s) == (1, Why.LEARN, None)
     assert (no_curve.blocks, no_curve.why, no_curve.full_s) == (1, Why.NO_CURVE, None)
-    assert decided([no_curve], 0, 0.0).full_s is None
+    assert decided([no_curve], 0, 0.0, 0.0).full_s is None
+
+
+def test_chunks_that_come_together_share_the_latency() -> None:
+    far = LinkFit(latency_s=0.03, bytes_per_s=1e9, error=0.0, samples=9)
+    choice = measured(alone_s=0.01)
+    assert [one.blocks for one in choice.choose([CHUNK] * 2, [0] * 2, [far])] == [0, 0]
+    together = choice.choose([CHUNK] * 6, [0] * 6, [far])
+    assert [one.blocks for one in together] == [1] * 6
+    assert sum(one.warm_s or 0.0 for one in together) == pytest.approx(0.03 + 6e-4)
+
+
+def test_while_one_prompt_learns_what_a_link_costs_the_others_compute() -> None:
+    (one,) = measured().choose([CHUNK], [0], [None], lambda tier: True)
+    assert (one.blocks, one.why) == (0, Why.LEARNING)
 
 
 def test_what_computing_alone_really_took_replaces_the_prediction() -> None:

@@ -38,17 +38,21 @@ class Blender:
         self._decoder, self._store, self._default = decoder, store, default
         self._forward = SelectiveForward(decoder)
         self._growing: OrderedDict[bytes, GrowingChunk] = OrderedDict()
+        self._epoch = store.epoch
 
     def run(self, segment: Segment, kv: PagedKV) -> Blended:
         """Compute a segment with chunks, which ends at the end of a piece or of the prompt; its KV goes to its blocks."""
         assert segment.chunks is not None
+        if self._epoch != self._store.epoch:  # whose these are is not known
+            self._growing.clear()
+            self._epoch = self._store.epoch
         began_s, tally = time.perf_counter(), self._store.tally
         start, end = segment.start, segment.start + len(segment.tokens)
         selection = segment.chunks.selection or self._default
         spans = [span for span in segment.chunks.spans if start < span[1] and span[0] < end]
         placed, alone, found = [], 0, 0
         for first, last in spans if not selection.exact else ():  # exactly computed chunks are taken from nowhere
-            chunk, fresh = self._chunk(segment.salt, tuple(segment.context[first:last]), end - first, kv)
+            chunk, fresh = self._chunk(segment, tuple(segment.context[first:last]), end - first, kv)
             alone += fresh
             if start <= first:
                 found += not fresh
@@ -86,8 +90,9 @@ class Blender:
         fetched = self._store.fetched(segment.request_id)
         return Blended(logits, counted if fetched is None else with_fetched(counted, fetched))
 
-    def _chunk(self, salt: bytes, tokens: tuple[int, ...], until: int, kv: PagedKV) -> tuple[ChunkKV, int]:
+    def _chunk(self, segment: Segment, tokens: tuple[int, ...], until: int, kv: PagedKV) -> tuple[ChunkKV, int]:
         """The chunk, of which the first `until` tokens must be there, and how many were computed for that."""
+        salt = segment.salt
         if (found := self._store.find(salt, tokens)) is not None:
             return found, 0
         address = self._store.address(salt, tokens)
@@ -97,7 +102,7 @@ class Blender:
         began_s = time.perf_counter()
         fresh = growing.grow(until)
         self._store.choice.computed(fresh, time.perf_counter() - began_s)
-        if growing.done:
+        if growing.done and self._store.shares(segment.request_id):
             self._store.add(salt, growing.chunk)
         else:
             self._growing[address] = growing

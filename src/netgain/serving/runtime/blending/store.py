@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from netgain.serving.engine.tiering import PROBE_EVERY_S
 from netgain.serving.runtime.blending.chunks import ChunkKV, from_payload
 from netgain.serving.runtime.blending.tally import Tally
 from netgain.serving.runtime.build_store import TierStore
-from netgain.serving.tiers.blending.fetching import FETCH_S, ChunkChoice, Fetched, Missing, decided, slow_links
+from netgain.serving.tiers.blending.fetching import FETCH_S, LEAST_WAIT_S, ChunkChoice, Fetched, Missing, decided, slow_links
 from netgain.serving.tiers.blending.stored import ChunkForm
 from netgain.serving.tiers.envelope import PlainEnvelope
 from netgain.serving.tiers.object import Part
@@ -53,7 +53,9 @@ class ChunkStore:
         self._namespace, self._device, self._tiers = namespace, device, tiers
         self._links = KnownLinks(PROBE_EVERY_S)
         self._fetched: OrderedDict[str, Fetched] = OrderedDict()
-        self._left: OrderedDict[bytes, bool] = OrderedDict()  # in tiers, and sooner computed
+        self._left: OrderedDict[bytes, int] = OrderedDict()  # the tiers of chunks that were sooner computed
+        self._apart: frozenset[str] = frozenset()
+        self.epoch = 0  # how often everything was forgotten
         self._envelope = PlainEnvelope() if tiers is None else tiers.store.envelope
         self._capacity = memory_bytes
         self._kept: OrderedDict[bytes, ChunkKV] = OrderedDict()
@@ -75,14 +77,18 @@ class ChunkStore:
         """Keep a chunk that was computed, and offer it to the tiers that are not known to have it."""
         address = self.address(salt, chunk.tokens)
         self._keep(address, chunk)
-        if self._tiers is not None and not self._left.pop(address, False):
+        if self._tiers is not None:
             stored = self.form.stored(self._root(salt), chunk.tokens, chunk.payload())
-            store = self._tiers.store
+            store, there = self._tiers.store, self._left.pop(address, None)
 
             async def put() -> None:
-                store.put_one(stored)
+                store.put_one(stored, there)
 
             self._tiers.runner.start(put())
+
+    def shares(self, request_id: str) -> bool:
+        """Whether what the request computes may be found by others: not if it was running when its tenant was forgotten."""
+        return request_id not in self._apart
 
     def lacks(self, request: Request) -> bool:
         return self._tiers is not None and self.choice.policy != "never" and bool(self._missing(request))
@@ -90,36 +96,51 @@ class ChunkStore:
     async def fetch(self, request: Request) -> None:
         if self._tiers is None or not self.lacks(request):
             return
-        began_s, store, root = time.monotonic(), self._tiers.store, self._root(request.salt)
+        began_s, epoch, store, root = time.monotonic(), self.epoch, self._tiers.store, self._root(request.salt)
         missing = self._missing(request)
         wanted = [(self._part(request.salt, tokens), len(tokens)) for tokens in missing.values()]
         located = await self._asked(self._tiers, lambda: store.locate_ones([part for part, _ in wanted]), LOOKUP_S)
+        known_s = time.monotonic()
         if located is None:
-            self._decided(request, Fetched(why="no_answer", took_s=time.monotonic() - began_s))
+            self._decided(request, Fetched(why="no_answer", lookup_s=known_s - began_s))
             return
         sizes = [Missing(tokens, tokens * self.form.token_bytes) for _, tokens in wanted]
-        choices = self.choice.choose(sizes, located.places, located.links)
+        choices = self.choice.choose(
+            sizes, located.places, located.links, lambda tier: self._links.learning((tier,))
+        )
         for tier, number in slow_links(choices, located).items():
             if self._links.remeasures(tier, began_s):
                 self._tiers.runner.start(_unread(store.load_ones(root, [wanted[number]], FETCH_S)))
-        for address, choice in zip(missing, choices, strict=True):
-            if choice.why is Why.COMPUTE:
-                _last(self._left, address, True)
+        for address, choice, place in zip(missing, choices, located.places, strict=True):
+            if place is not None and not choice.blocks:
+                _last(self._left, address, place)
         chosen = [number for number, choice in enumerate(choices) if choice.blocks]
-        found: Sequence[memoryview | None] | None = ()
+        came = 0
         if chosen:
-            parts = [wanted[number] for number in chosen]
-            # what comes too late has measured its link
+            learns = {place for choice, place in zip(choices, located.places, strict=True) if choice.why is Why.LEARN}
+            learnt = {place for place in learns if place is not None}
+            self._links.learns(learnt)
             bound_s = self.choice.bound_s(choices)
-            found = await self._asked(self._tiers, lambda: store.load_ones(root, parts, FETCH_S), bound_s)
-        self._decided(request, decided(choices, self._took(missing, chosen, found or ()), time.monotonic() - began_s))
+            within_s = FETCH_S if learnt else bound_s  # what comes too late has measured its link
+            parts = [wanted[number] for number in chosen]
+            found = await self._asked(
+                self._tiers,
+                lambda: store.load_ones(root, parts, within_s),
+                bound_s + (0.0 if learnt else LEAST_WAIT_S),
+                lambda: self._links.learnt(learnt),
+            )
+            if epoch == self.epoch:
+                came = self._took(missing, chosen, found or ())
+        self._decided(request, decided(choices, came, time.monotonic() - known_s, known_s - began_s))
 
     def fetched(self, request_id: str) -> Fetched | None:
         """What was decided about a request's chunks, of the last few thousand requests for which tiers were asked."""
         return self._fetched.get(request_id)
 
-    def forget(self) -> int:
+    def forget(self, apart: Collection[str]) -> int:
         count = len(self._kept)
+        self.epoch += 1
+        self._apart = frozenset(apart)
         self._kept.clear()
         self._left.clear()
         self._used = 0
@@ -132,12 +153,19 @@ class ChunkStore:
         self._kept.clear()
         self._used = 0
 
-    async def _asked(self, tiers: TierStore, work: Callable[[], Awaitable[T]], within_s: float) -> T | None:
-        """What comes from the tiers' own thread; None where nothing does in time."""
+    async def _asked(
+        self,
+        tiers: TierStore,
+        work: Callable[[], Awaitable[T]],
+        within_s: float,
+        ended: Callable[[], None] = lambda: None,
+    ) -> T | None:
+        """What comes from the tiers' own thread; None where nothing does in time. `ended` is called once it has, in time or not."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T | None] = loop.create_future()
 
         def give(found: T | None) -> None:
+            ended()
             if not answer.done():
                 answer.set_result(found)
 
@@ -150,10 +178,8 @@ class ChunkStore:
                     loop.call_soon_threadsafe(give, found)
 
         tiers.runner.start(ask())
-        try:
-            return await asyncio.wait_for(answer, within_s)
-        except TimeoutError:
-            return None
+        await asyncio.wait((answer,), timeout=within_s)
+        return answer.result() if answer.done() else None
 
     def _took(
         self, missing: Mapping[bytes, tuple[int, ...]], chosen: Sequence[int], found: Sequence[memoryview | None]

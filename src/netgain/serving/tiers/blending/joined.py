@@ -103,6 +103,7 @@ def with_fetched(counts: BlendCounts, fetched: Fetched) -> BlendCounts:
         chunks_wanted=fetched.wanted,
         chunks_fetched=fetched.came,
         fetch_s=fetched.took_s,
+        fetch_lookup_s=fetched.lookup_s,
         fetch_warm_s=fetched.warm_s,
         fetch_full_s=fetched.full_s,
     )
