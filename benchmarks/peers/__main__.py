@@ -99,20 +99,20 @@ def main() -> None:
         if given.tune:
             asyncio.run(cancelled_by_signals(tune()))
         measures = [measure for measure in MEASURES if not given.measures or measure.name in given.measures]
-        work = compare(set(given.only) if given.only else None, measures, given.rounds)
+        work = compare(set(given.only) if given.only else None, measures, given.rounds, given.json)
         figures, context = asyncio.run(cancelled_by_signals(work))
     except NetgainError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit("error: interrupted; the servers are stopped")
+        sys.exit("error: interrupted; the servers are stopped; with --json, what was measured by every server is kept")
     _report.write(given.json, figures, context, "netgain beside its peers")
 
 
 async def compare(
-    names: set[str] | None, measures: list[Measure], rounds: int
+    names: set[str] | None, measures: list[Measure], rounds: int, path: Path | None
 ) -> tuple[dict[str, _report.Figure], dict[str, object]]:
-    """Start, load in turns, and stop. Raises UsageError and Unavailable."""
+    """Start, load in turns, and stop; what every server has measured is kept in `path`. Raises UsageError and Unavailable."""
     bytes_per_s = machine.read_bytes_per_s()
     limits = {**machine.step_overhead(), "read_bytes_per_s": bytes_per_s}
     results: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))  # measure -> label -> by round
@@ -122,9 +122,8 @@ async def compare(
         if not any(one.engine != "netgain" for one in field):
             print("no peer is installed: run again with --install", file=sys.stderr)
         for one in field:
-            if (
-                one.engine == "netgain"
-            ):  # its start is quoted with the files in the page cache: this one puts them there
+            if one.engine == "netgain":
+                # its start is quoted with the files in the page cache: this one, not counted, puts them there
                 async with contextlib.AsyncExitStack() as uncounted:
                     await start(uncounted, one.server)
             results["start"][one.label].append(await start(stack, one.server))
@@ -134,10 +133,13 @@ async def compare(
                 one.server.pause()
         for number in range(rounds):
             for measure in measures:
+                by_label: dict[str, float] = {}
                 for one in field if number % 2 == 0 else field[::-1]:
-                    figure = await load(one, measure, number)
-                    results[measure.name][one.label].append(figure)
+                    by_label[one.label] = figure = await load(one, measure, number)
                     print(f"round {number + 1}/{rounds} {measure.name} {one.label}: {figure:.5g}", file=sys.stderr)
+                for label, figure in by_label.items():
+                    results[measure.name][label].append(figure)
+                _report.save(path, ratios.figures(field, results) | limits, {"complete": False, "rounds": rounds})
         for one in field:
             seen = one.server.observe()
             results["rss"][one.label].append(seen.resident_bytes / 2**30 if seen else float("nan"))
