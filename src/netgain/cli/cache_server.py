@@ -49,8 +49,9 @@ class CodecUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blending(msgspec.Struct, frozen=True, kw_only=True):
-    """Of prompts with chunks. `chunks_left`: that tiers had, and that were sooner computed. `found_rate`: chunks that were there of all; `recomputed_ratio`: of their tokens, those computed
-    anew. Seconds: moving chunks to their places, computing chunks by themselves, and all the rest."""
+    """Of prompts with chunks. `chunks_left`: that tiers had, and that were sooner computed. `found_rate`: chunks that were there
+    of all; `recomputed_ratio`: of their tokens, those computed anew. Seconds: moving chunks to their places, computing chunks by
+    themselves, and all the rest."""
 
     requests: int
     exact_requests: int

@@ -209,8 +209,9 @@ class BlendCounts(msgspec.Struct, frozen=True, kw_only=True):
     `lossy`: the answer may be another than that of the prompt computed whole.
 
     `fetch` says why chunks that were not in memory were fetched from tiers or were not, as KVReuse.why does (None: nothing was
-    asked): `chunks_wanted` were to come, `chunks_fetched` did, within `fetch_s`, after a question that took `fetch_lookup_s`. `fetch_warm_s` and `fetch_full_s` are the
-    predictions for what was decided and for computing them all (None: not known); the truth is `fetch_s` and `alone_s`."""
+    asked): `chunks_wanted` were to come, `chunks_fetched` did, within `fetch_s`, after a question that took `fetch_lookup_s`.
+    `fetch_warm_s` and `fetch_full_s` are the predictions for what was decided and for computing them all (None: not known); the
+    truth is `fetch_s` and `alone_s`."""
 
     selection: str
     lossy: bool

@@ -19,7 +19,15 @@ from netgain.serving.engine.tiering import PROBE_EVERY_S
 from netgain.serving.runtime.blending.chunks import ChunkKV, from_payload
 from netgain.serving.runtime.blending.tally import Tally
 from netgain.serving.runtime.build_store import TierStore
-from netgain.serving.tiers.blending.fetching import FETCH_S, LEAST_WAIT_S, ChunkChoice, Fetched, Missing, decided, slow_links
+from netgain.serving.tiers.blending.fetching import (
+    FETCH_S,
+    LEAST_WAIT_S,
+    ChunkChoice,
+    Fetched,
+    Missing,
+    decided,
+    slow_links,
+)
 from netgain.serving.tiers.blending.stored import ChunkForm
 from netgain.serving.tiers.envelope import PlainEnvelope
 from netgain.serving.tiers.object import Part
@@ -105,9 +113,7 @@ class ChunkStore:
             self._decided(request, Fetched(why="no_answer", lookup_s=known_s - began_s))
             return
         sizes = [Missing(tokens, tokens * self.form.token_bytes) for _, tokens in wanted]
-        choices = self.choice.choose(
-            sizes, located.places, located.links, lambda tier: self._links.learning((tier,))
-        )
+        choices = self.choice.choose(sizes, located.places, located.links, lambda tier: self._links.learning((tier,)))
         for tier, number in slow_links(choices, located).items():
             if self._links.remeasures(tier, began_s):
                 self._tiers.runner.start(_unread(store.load_ones(root, [wanted[number]], FETCH_S)))
@@ -160,7 +166,7 @@ class ChunkStore:
         within_s: float,
         ended: Callable[[], None] = lambda: None,
     ) -> T | None:
-        """What comes from the tiers' own thread; None where nothing does in time. `ended` is called once it has, in time or not."""
+        """What comes from the tiers' own thread; None where nothing does in time. `ended` is called once it has, even late."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T | None] = loop.create_future()
 

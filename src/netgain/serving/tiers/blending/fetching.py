@@ -23,8 +23,9 @@ class Missing(msgspec.Struct, frozen=True):
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """What was decided for one prompt, and what came of it; `why` is one of cost.loading.Why, or "no_answer". `warm_s` and
-    `full_s` are predicted for what was decided and for computing every chunk that was missing (None: not known), `took_s` went
-    by until what was wanted had come, or was given up, the `lookup_s` before it left out. `left` chunks were in a tier and predicted to be sooner computed."""
+    `full_s` are predicted for what was decided and for computing every chunk that was missing (None: not known). After the
+    question, which took `lookup_s`, `took_s` went by until what was wanted had come, or was given up. `left` chunks were in a
+    tier and predicted to be sooner computed."""
 
     why: str
     wanted: int = 0
@@ -88,8 +89,8 @@ class ChunkChoice:
     def _of_tier(
         self, chunks: Mapping[int, tuple[int, float | None]], link: LinkFit | None
     ) -> tuple[Why, dict[int, float | None]]:
-        """What is worth fetching of the chunks (bytes, seconds to compute) that one tier has, with the seconds that takes: they come
-        together, so each exchange's latency is shared."""
+        """What is worth fetching of the chunks (bytes, seconds to compute) that one tier has, with the seconds that takes: they
+        come together, so each exchange's latency is shared."""
         rate = None if link is None else link.bytes_per_s
         if link is None or rate is None:
             return Why.LEARN, dict.fromkeys(chunks)
