@@ -69,6 +69,7 @@ def test_help_names_the_forms(capsys):
     told = capsys.readouterr().out
     assert "--quick" in told
     assert "--slo" in told
+    assert "--require-tasks" in told
 
 
 def test_a_baseline_that_cannot_start_shows_its_log(tmp_path, capsys, leaves_no_process):
@@ -92,6 +93,8 @@ def test_a_baseline_that_cannot_start_shows_its_log(tmp_path, capsys, leaves_no_
         (["--flags", "--x"], "netgain starts itself"),
         (["--engine", "vllm", "--model", "m", "--flags", "'"], "cannot be read as a shell would"),
         (["--engine", "vllm", "--model", "m", "--env", "X"], "is not NAME=VALUE"),
+        (["--engine", "vllm", "--model", "m", "--flags", "--port 9"], "the flags name --port; leave it out"),
+        (["--set", "port=9"], "the flags name --set port=9"),
         (["--start-timeout", "0"], "greater than or equal to"),
         (["--timeout", "0"], "greater than or equal to"),
         (["--budget", "soon"], "write device-hours such as 2h"),

@@ -163,7 +163,7 @@ async def serve() -> AsyncIterator[Callable[[int], Awaitable[str]]]:
             async with room:
                 for n in range(body["max_tokens"]):
                     await asyncio.sleep(0.002)
-                    usage = {"prompt_tokens": 4, "completion_tokens": n + 1}
+                    usage = {"prompt_tokens": len(body["prompt"].split()), "completion_tokens": n + 1}
                     event = {"choices": [{"index": 0, "text": "a", "finish_reason": None}], "usage": usage}
                     await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
             await response.write(b'data: {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}\n\n')

@@ -113,6 +113,7 @@ def test_of_a_load_that_was_hidden_behind_the_queue_nothing_is_saved() -> None:
     ("change", "said"),
     [
         ({"records": ()}, "no recorded request loaded KV from a tier"),
+        ({"engine": "vllm"}, "vllm tells neither which requests loaded KV"),
         ({"records": (), "kv_codecs": CodecsTold(tiers=())}, "keeps no KV beyond the device"),
         ({"kv_codecs": CodecsTold()}, "was not measured: netgain cache codecs m"),
         (

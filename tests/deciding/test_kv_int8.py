@@ -30,6 +30,9 @@ def curve(per_token_s: float, base_s: float = 0.010) -> StepCost:
     return StepCost(points=tuple(points), subject={}, unmeasured=(), measured_at="2026-01-01T00:00:00+00:00")
 
 
+ONE_CONTEXT = StepCost(points=tuple(StepPoint(batch=1, tokens=1, context=at, seconds=0.01) for at in (128, 130)))
+
+
 def facts(make_record, cost: StepCost | None, kv: str | None = "bfloat16") -> Facts:
     records = tuple(make_record(f"p{n}", tokens=101, token_s=0.02) for n in range(3))
     return Facts(
@@ -72,12 +75,23 @@ def test_at_most_the_bytes_saved_of_what_context_costs_is_predicted(make_record)
     [
         ({"kv_dtype": "int8"}, "in int8 already"),
         ({"kv_dtype": None}, "does not tell"),
+        ({"engine": "vllm", "kv_dtype": "fp8"}, "in fp8 already"),
+        ({"engine": "vllm", "kv_dtype": None}, "neither vllm:cache_config_info on its /metrics nor its configuration"),
+        ({"engine": "vllm", "step_cost": ONE_CONTEXT}, "when the technique is named (--technique kv-int8)"),
+        ({"step_cost": ONE_CONTEXT}, "at one context only, so what reading KV costs is not known"),
+        ({"engine": "sglang", "kv_dtype": None}, "no switch for sglang here; known: netgain, vllm"),
         ({"step_cost": None, "step_cost_missing": "asked too early"}, "asked too early"),
     ],
 )
 def test_where_it_cannot_apply_it_says_why(make_record, change, said) -> None:
     asked = msgspec.structs.replace(facts(make_record, curve(1e-4)), **change)
     assert said in str(KvInt8().cannot_apply(asked))
+
+
+def test_of_a_vllm_whose_kv_is_known_it_is_predicted(make_record) -> None:
+    asked = msgspec.structs.replace(facts(make_record, curve(1e-4)), engine="vllm")
+    assert KvInt8().cannot_apply(asked) is None
+    assert KvInt8().predict(asked).speedup_e2e > 1.0
 
 
 def test_only_a_switch_that_started_an_engine_is_verified() -> None:

@@ -1,8 +1,13 @@
 """What a wider step costs, found out from outside: as many widths as the server runs together and as time allows."""
 
-import msgspec
+from pathlib import Path
 
+import msgspec
+import pytest
+
+from netgain.deciding.decide.engines import step_cost
 from netgain.deciding.decide.outside import _gaps_after, step_cost_outside
+from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.conduct import Asking
 from netgain.measuring.client.options import Options
 
@@ -39,3 +44,18 @@ def test_tokens_that_arrive_in_one_piece_are_one_step(make_record):
         make_record(), chunk_times_s=(1.0, 1.0, 1.5, 1.5, 1.5, 2.0), chunk_tokens=(1, 1, 1, 1, None, 1)
     )
     assert _gaps_after(record, 0.0) == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(("technique", "contexts"), [("ngram", 1), ("kv-int8", 2)])
+async def test_a_longer_context_is_measured_for_the_technique_that_reads_less_kv(serve, technique, contexts):
+    """Contexts are what the server counts: its tokens are words, of which prompts have about half of what is aimed at."""
+    settings = Settings(output=Path("unused"), engine="vllm", model="m", technique=technique)
+    cost, missing, _ = await step_cost(settings, await serve(16), ASKING)
+    assert missing is None
+    found = sorted({point.context for point in cost.points})
+    assert len(found) == contexts
+    assert 60 <= found[0] <= 70
+    assert contexts == 1 or 510 <= found[1] <= 520
+    assert sorted(point.tokens for point in cost.points if point.context == found[-1]) == (
+        [1, 2] if contexts == 2 else [1, 2, 3, 4, 5, 6, 9]
+    )

@@ -1,11 +1,21 @@
 """What was measured of a candidate's quality reaches the verdict and the report, with its limits."""
 
+from importlib import resources
+
 import msgspec
 import numpy as np
 import pytest
 
 from netgain.deciding.decide.narrate import Silence
-from netgain.deciding.decide.quality import Judged, check_files, conversations, for_verdict, judge_arms, quality_ask
+from netgain.deciding.decide.quality import (
+    Judged,
+    check_files,
+    conversations,
+    for_verdict,
+    judge_arms,
+    limits_of,
+    quality_ask,
+)
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.identity import Identity
 from netgain.deciding.experiment.quality_gate import judge_quality
@@ -82,16 +92,40 @@ def test_a_promise_of_identical_tokens_is_not_judged_by_task_scores() -> None:
     assert held.state == "held"
 
 
+def thirty_texts(folder) -> str:
+    path = folder / "texts.jsonl"
+    said = "says what texts of its length say, and then says a little more of it."
+    path.write_text("\n".join(f'{{"text": "Text number {number} {said}"}}' for number in range(30)))
+    return str(path)
+
+
 async def test_a_disturbed_candidate_is_rejected_and_one_that_is_gone_is_doubted(served, tmp_path) -> None:
     """Two real servers, of which the second computes something else."""
     plain, disturbed = served
-    texts = tmp_path / "texts.jsonl"
-    said = "says what texts of its length say, and then says a little more of it."
-    texts.write_text("\n".join(f'{{"text": "Text number {number} {said}"}}' for number in range(30)))
-    settings = Settings(output=tmp_path, texts=str(texts))
+    settings = Settings(output=tmp_path, texts=thirty_texts(tmp_path))
     for candidate, doubts, losses in ((disturbed.url, 0, 1), (plain.url, 0, 0), ("http://127.0.0.1:9", 1, 0)):
         found = await judge_arms(quality_ask(plain.url, candidate, (), settings), Silence())
         assert (len(found.doubts), len(found.losses)) == (doubts, losses), found.gate.says
+
+
+async def test_where_tasks_are_required_a_candidate_without_them_is_doubted_though_its_texts_hold(
+    served, tmp_path
+) -> None:
+    plain, _ = served
+    settings = Settings(output=tmp_path, texts=thirty_texts(tmp_path), require_tasks=True)
+    found = await judge_arms(quality_ask(plain.url, plain.url, (), settings), Silence(), limits_of(settings))
+    assert (found.doubts, found.losses) == ((found.gate.says,), ())
+    assert found.gate.says == "not enough evidence of quality: no task set was answered by both, and one is required"
+
+
+def test_tasks_that_are_required_are_the_users_own_not_those_of_a_bundled_workload(tmp_path) -> None:
+    mine = tmp_path / "mine.jsonl"
+    mine.write_bytes((resources.files("netgain.measuring.workload.bundled") / "documents.jsonl").read_bytes())
+    url = "http://127.0.0.1:9"
+    for workload, required, some in (("documents", False, True), ("documents", True, False), (str(mine), True, True)):
+        settings = Settings(output=tmp_path, workload=workload, require_tasks=required)
+        assert bool(quality_ask(url, url, (), settings).tasks_given) is some
+        assert limits_of(settings).tasks is required
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,8 @@ def test_what_comes_while_the_rest_is_computed_costs_nothing(make_record) -> Non
         ({"cached": PREFIX}, "the device still had all"),
         ({"step_cost": None, "step_cost_missing": "asked too early"}, "asked too early"),
         ({"kv_tokens": None}, "does not tell how much room"),
+        ({"engine": "vllm", "kv_token_bytes": None}, "does not tell what a token's KV takes: of vLLM"),
+        ({"engine": "sglang", "kv_tokens": None}, "without a prediction, compare servers"),
         ({"records": ()}, "fewer than two"),
         ({"starts": {f"p{number}": number // 2 for number in range(6)}}, "of the same start of the servers"),
     ],

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from netgain.cli.exit_codes import DONE, of_verdict
 from netgain.cli.lab_options import CutTokens, Price, RequestTimeout, Seed, Slo, Temperature, Workload
+from netgain.cli.quality_options import RequireTasks
 from netgain.cost.price import parse_price
 from netgain.deciding.decide.budget import parse_budget
 from netgain.deciding.decide.loop import decide as run_loop
@@ -79,6 +80,7 @@ def decide(
     scorer: Annotated[
         str | None, typer.Option(help="Shell command that scores the answers to the tasks.", metavar="CMD")
     ] = None,
+    require_tasks: RequireTasks = False,
     seed: Seed = 0,
     set_: Annotated[
         list[str] | None,
@@ -152,6 +154,7 @@ def decide(
         texts=texts,
         tasks=tasks,
         scorer=scorer,
+        require_tasks=require_tasks,
         serve_flags=tuple(part for setting in set_ or () for part in ("--set", setting)),
         engine=_engine_named(engine),
         starting=Starting(

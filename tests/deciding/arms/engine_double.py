@@ -1,7 +1,11 @@
-"""A small real HTTP server that keeps a prefix cache and speaks of it as vLLM, SGLang or llama.cpp do, faults included."""
+"""A small real HTTP server that keeps a prefix cache and speaks of it as vLLM, SGLang or llama.cpp do, faults included. Run as a
+script it stands in for llama-server, and says with what it was started."""
 
+import argparse
 import asyncio
 import json
+import shlex
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +27,8 @@ BLOCK = 16  # tokens; whole blocks are found again
 class EngineDouble:
     """`resets`: "works"; "refuses" (and says so); "pretends" (answers 200 and does nothing, and says nothing more);
     "absent" (404); "breaks" (works, and no request is answered any more).
-    `key`: without which every request is refused. `keeps` False: no prefix cache. `salted` False: salts are ignored.
-    `counts` False: its counter stays 0, and usage says nothing. `prefill_s`: seconds for a prompt that is not found."""
+    `key`: without which every request is refused. `port`: 0 for a free one. `keeps` False: no prefix cache. `salted` False: salts
+    are ignored. `counts` False: its counter stays 0, and usage says nothing. `prefill_s`: seconds for a prompt not found."""
 
     engine: str = "vllm"
     resets: str = "works"
@@ -33,6 +37,7 @@ class EngineDouble:
     counts: bool = True
     prefill_s: float = 0.0
     key: str | None = None
+    port: int = 0
     broken: bool = False
     kept: set[tuple[str, str]] = field(default_factory=set)
     totals: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -42,6 +47,7 @@ class EngineDouble:
     async def start(self) -> "EngineDouble":
         app = web.Application(middlewares=[self._checked])
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._models)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/reset_prefix_cache" if self.engine == "vllm" else "/flush_cache", self._reset)
@@ -50,7 +56,7 @@ class EngineDouble:
             app.router.add_post("/slots/{slot}", self._reset)
         self.runner = web.AppRunner(app)
         await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
         self.url = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
         return self
 
@@ -109,3 +115,15 @@ class EngineDouble:
         await response.write(b"data: " + json.dumps({"choices": [choice], "usage": usage}).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
+
+
+async def _stand_in(port: int) -> None:
+    print(f"started with {shlex.join(sys.argv[1:])}", flush=True)
+    await EngineDouble(engine="llama.cpp", salted=False, port=port).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--port", type=int, required=True)
+    asyncio.run(_stand_in(parser.parse_known_args()[0].port))

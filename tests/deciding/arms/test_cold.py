@@ -1,13 +1,18 @@
 """A reset is believed when the counters show it, whatever the server answered."""
 
+import shlex
+import sys
 from contextlib import asynccontextmanager
 
 import pytest
 
 from netgain.deciding.experiment.arms.attached import AttachedServer
 from netgain.deciding.experiment.arms.cold import verify_cold
+from netgain.deciding.experiment.arms.llama_cpp import launched_llama_cpp
+from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.conduct import Asking
 from netgain.measuring.client.options import Options
+from tests.deciding.arms import engine_double
 from tests.deciding.arms.engine_double import EngineDouble
 
 
@@ -79,3 +84,37 @@ async def test_a_server_that_is_gone_is_not_verified():
     found = await verify_cold(arm, Asking(model="m", options=Options(server_record=False)))
     assert found.verified is None
     assert "not verified" in found.caveat
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "kept"),
+    [
+        ((), {}, None),
+        (("--cache-ram", "0"), {}, None),
+        (("--cache-ram", "8192"), {}, "--cache-ram 8192"),
+        ((), {"LLAMA_ARG_CACHE_RAM": "64"}, "LLAMA_ARG_CACHE_RAM=64"),
+    ],
+)
+async def test_a_second_cache_that_the_user_asked_for_is_what_ran_and_is_not_called_cold(
+    tmp_path, leaves_no_process, flags, environment, kept
+):
+    """Erasing slots shows a probe cold, and leaves what other blocks asked in that cache."""
+    command = (
+        f"{shlex.quote(sys.executable)} {shlex.quote(engine_double.__file__)} -m {{model}} --port {{port}} {{flags}}"
+    )
+    starting = Starting(command=command, flags=flags, environment=environment)
+    arm = launched_llama_cpp("baseline", "m.gguf", (), tmp_path / "arm.log", starting)
+    await arm.start()
+    try:
+        await arm.ready(20.0)
+        found = await verify_cold(arm, Asking(model="m", options=Options(server_record=False), salted=False))
+    finally:
+        await arm.stop()
+    assert " ".join(arm.command).endswith(" ".join(flags))
+    assert arm.log.count("--cache-ram 0") == (1 if kept is None else 0)
+    assert (found.again, found.after_reset) == (192, 0)
+    if kept is None:
+        assert found.verified is True
+    else:
+        assert found.verified is None
+        assert f"the prompts that {kept} keeps in memory" in found.caveat

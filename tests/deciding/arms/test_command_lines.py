@@ -3,34 +3,110 @@ machine here runs it."""
 
 import pytest
 
+from netgain.deciding.experiment.arms import llama_cpp, sglang, vllm
 from netgain.deciding.experiment.arms.llama_cpp import launched_llama_cpp
 from netgain.deciding.experiment.arms.sglang import launched_sglang
-from netgain.deciding.experiment.arms.starting import Starting, command_line
+from netgain.deciding.experiment.arms.starting import (
+    MeasuringFlag,
+    Starting,
+    command_line,
+    given_words,
+    measuring_words,
+)
 from netgain.deciding.experiment.arms.vllm import first_error, launched_vllm
 from netgain.deciding.technique.ngram_switches import ngram_switch
 from netgain.errors import UsageError
 
 SETTING = {"k": 4, "lookup_min": 2, "lookup_max": 3}
+AT = "--host 127.0.0.1 --port 8000"
+MEASURING = (
+    MeasuringFlag(words=("--count",), names=("--count", "--no-count"), variable="COUNT"),
+    MeasuringFlag(words=("--cache-ram", "0"), names=("--cache-ram", "-cram")),
+)
 
 
-def words(starting, module=("-m", "engine", "serve"), program=("engine", "serve")):
-    build = command_line(starting, module, program, ("M",), ("--x", "1"), lambda port: ("--port", str(port)))
-    return build(8000)
+def line(starting, flags=("--x", "1"), measuring=(), pinned=None):
+    return command_line(
+        starting, ("-m", "engine", "serve"), ("engine", "serve"), ("M",), flags, measuring=measuring, pinned=pinned
+    )
 
 
 @pytest.mark.parametrize(
     ("starting", "expected"),
     [
-        (Starting(), "engine serve M --x 1 --port 8000"),
-        (Starting(python="/e/bin/python"), "/e/bin/python -m engine serve M --x 1 --port 8000"),
-        (Starting(flags=("--both",)), "engine serve M --both --x 1 --port 8000"),
+        (Starting(), f"engine serve M --x 1 {AT}"),
+        (Starting(python="/e/bin/python"), f"/e/bin/python -m engine serve M --x 1 {AT}"),
+        (Starting(flags=("--both",)), f"engine serve M --both --x 1 {AT}"),
         (Starting(command="docker run -p {port}:80 img {model} {flags}"), "docker run -p 8000:80 img M --x 1"),
-        (Starting(command="run.sh"), "run.sh M --x 1 --port 8000"),
+        (Starting(command="run.sh"), f"run.sh M --x 1 {AT}"),
         (Starting(command="run.sh --at=:{port}", flags=("--both",)), "run.sh --at=:8000 M --both --x 1"),
+        (
+            Starting(command="sh -c 'engine {model} {flags} --port {port}'", flags=("--name", "a b")),
+            "sh -c engine M --name 'a b' --x 1 --port 8000",
+        ),
     ],
 )
 def test_an_engine_is_started_from_an_environment_a_command_line_or_the_path(starting, expected):
-    assert " ".join(words(starting)) == expected
+    assert " ".join(line(starting).at(8000)) == expected
+
+
+@pytest.mark.parametrize(
+    ("starting", "pinned", "expected"),
+    [
+        (Starting(), None, "engine serve M --x 1"),
+        (Starting(python="/e/bin/python"), 9000, "engine serve M --x 1 --port 9000"),
+        (Starting(command="img -p {port}:80 {model} {flags}"), None, "img -p {port}:80 M --x 1"),
+        (Starting(command="img -p {port}:80 {model} {flags}"), 9000, "img -p 9000:80 M --x 1"),
+        (Starting(command="run.sh --own 2"), 9000, "run.sh --own 2 M --x 1 --port 9000"),
+    ],
+)
+def test_what_is_shown_is_the_users_own_command_with_a_port_only_where_it_is_pinned(starting, pinned, expected):
+    assert " ".join(line(starting, measuring=MEASURING, pinned=pinned).shown) == expected
+
+
+@pytest.mark.parametrize(
+    ("starting", "added"),
+    [
+        (Starting(), "--count --cache-ram 0"),
+        (Starting(flags=("--cache-ram", "8192")), "--count"),
+        (Starting(flags=("--cache-ram=8192",)), "--count"),
+        (Starting(flags=("--cache_ram", "8192")), "--count"),
+        (Starting(flags=("-cram", "8192")), "--count"),
+        (Starting(flags=("--no-count",)), "--cache-ram 0"),
+        (Starting(command="run.sh --cache-ram 8192 {flags}"), "--count"),
+        (Starting(command="sh -c 'engine --cache-ram=8192 {flags}'"), "--count"),
+        (Starting(environment={"COUNT": "0"}), "--cache-ram 0"),
+        (Starting(command="docker run -e COUNT=0 img {flags}"), "--cache-ram 0"),
+    ],
+)
+def test_what_the_user_gives_is_what_runs_and_flags_for_measuring_stand_before_it(starting, added):
+    assert measuring_words(MEASURING, given_words(starting), starting.environment) == tuple(added.split())
+    found = line(starting, measuring=MEASURING)
+    if starting.command is None:
+        assert " ".join(found.at(8000)) == " ".join(("engine serve M", added, *starting.flags, "--x 1", AT))
+    else:
+        assert f"{added} --x 1" in " ".join(found.at(8000))
+    assert found.shown == line(starting).shown
+
+
+def test_a_techniques_own_flag_is_not_undone_by_measuring():
+    assert "0" not in line(Starting(), ("--cache-ram", "64"), MEASURING).at(8000)
+
+
+@pytest.mark.parametrize(
+    ("measuring", "given"),
+    [
+        (vllm.MEASURING_FLAGS, "--no-enable-prompt-tokens-details"),
+        (vllm.MEASURING_FLAGS, "--enable_prompt_tokens_details"),
+        (sglang.MEASURING_FLAGS, "--enable-metrics"),
+        (llama_cpp.measuring_flags, "--slot-save-path=/mine"),
+        (llama_cpp.measuring_flags, "-cram"),
+    ],
+)
+def test_every_engines_flags_for_measuring_give_way_to_the_users(tmp_path, measuring, given):
+    flags = measuring if isinstance(measuring, tuple) else measuring(tmp_path)
+    whole, left = measuring_words(flags, (), {}), measuring_words(flags, (given,), {})
+    assert set(left) < set(whole)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,12 @@ def test_a_program_named_by_its_path_is_started_from_there():
         ("nginx -g x", "no server that is known"),
         ("vllm serve --flag", "names no model"),
         ("llama-server -c 1", "names no model"),
-        ("vllm serve m --port 8000", "leave it out"),
+        ("vllm serve m --port", "pins the port ''"),
+        ("vllm serve m --port=x", "pins the port 'x'; it must be a whole number"),
+        ("vllm serve m --port 0", "is 0; it must lie in"),
+        ("llama-server -m m --port 70000", "is 70000; it must lie in"),
+        ("vllm serve m --port 1 --port 2", "--port twice"),
+        ("netgain serve m --set port=9", "the flags name --set port=9"),
         ("netgain serve m --host=0.0.0.0", "leave it out"),
         ("/opt/n/bin/netgain serve m", "its interpreter"),
         ("vllm serve 'm", "as a shell would"),
@@ -133,6 +138,13 @@ def test_hooks_with_flags_are_an_arm(tmp_path):
         ("command: x\n", "another environment"),
         ("start: a\n", "missing required field `stop`"),
         ("engine: vllm\nmodel: m\ndevices: 0\n", "occupy 0 devices"),
+        ("engine: vllm\nmodel: m\nport: 0\n", "is 0; it must lie in"),
+        ("engine: vllm\nmodel: m\nport: many\n", "Expected `int"),
+        ("engine: vllm\nmodel: m\nflags: --port 9\n", "the flags name --port"),
+        ("engine: vllm\nmodel: m\nflags: --host=h\n", "the flags name --host=h"),
+        ("engine: vllm\nmodel: m\ncommand: up.sh --port 9 {flags}\n", "names --port 9 and has no place for {port}"),
+        ("settings: {port: 9}\n", "the flags name --set port=9"),
+        ("start: a\nstop: b\nport: 9\n", "unknown field 'port'"),
         ("engine: vllm\nmodel: m\npython: p\ncommand: c\n", "give one"),
     ],
 )
@@ -141,3 +153,28 @@ def test_a_file_that_cannot_be_meant_is_refused_by_the_field(tmp_path, text, tol
     path.write_text(text)
     with pytest.raises(UsageError, match=told):
         describe(str(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "netgain serve --port 8123 default",
+        "vllm serve m --port=8123 --max-num-seqs 8",
+        "llama-server --port 8123 -m m",
+        "/opt/llama/llama-server -m m --port 8123",
+        "python3 -m sglang.launch_server --model-path m --port 8123",
+    ],
+)
+def test_a_port_in_the_command_line_is_pinned_and_shown(tmp_path, text):
+    found = described_by_command(text)
+    assert found.port == 8123
+    assert "8123" not in " ".join(found.starting.flags)
+    assert launched(found, "baseline", tmp_path).command[-2:] == ("--port", "8123")
+
+
+def test_a_port_in_a_file_is_pinned_where_its_command_has_a_place_for_it(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("engine: vllm\nmodel: m\ncommand: 'docker run -p {port}:80 img {model} {flags}'\nport: 8123\n")
+    found = describe(str(path))
+    assert found.port == 8123
+    assert shlex.join(launched(found, "baseline", tmp_path).command) == "docker run -p 8123:80 img m"

@@ -1,18 +1,26 @@
 """Comparisons of arms that are started for them: real processes, started again, judged across starts, never left behind."""
 
 import json
+import socket
+import sys
 
+import msgspec
 import pytest
 
 from netgain.deciding.compare.document import document_of
 from netgain.deciding.compare.run import compare
 from netgain.deciding.decide.narrate import Silence
+from netgain.deciding.experiment.arms.port import free_port
 from netgain.deciding.experiment.journal import FILE
 from netgain.errors import Unavailable, UsageError
+from tests.deciding.compare import paced_server
 from tests.deciding.compare.paced_arm import paced_arm
-from tests.deciding.compare.paced_server import paced_server
 
 pytestmark = pytest.mark.usefixtures("leaves_no_process")
+
+
+def pinned(port: int, **options: object):
+    return msgspec.structs.replace(paced_arm(**options), port=port)
 
 
 @pytest.mark.slow
@@ -26,14 +34,15 @@ def test_started_arms_are_started_again_and_judged_across_starts(settings):
     assert outcome.sides["baseline"].figures["output_tokens"].gained > 6 * 12 * 2 * 6
     document = document_of(outcome)
     assert (document.design.starts, document.design.unit) == (6, "start")
-    assert {arm.command[:2] for arm in document.arms} == {("vllm", "serve")}
+    assert {arm.command[:2] for arm in document.arms} == {(sys.executable, paced_server.__file__)}
     assert [arm.url for arm in document.arms] == [None, None]
     assert document.deploy[0].advises == "baseline"
 
 
 @pytest.mark.slow
 def test_the_quick_form_has_two_starts_and_a_control_is_a_second_baseline(settings):
-    outcome = compare(settings(paced_arm(token_s=0.002), paced_arm(token_s=0.002), control=True), Silence())
+    arms = pinned(free_port(), token_s=0.002), paced_arm(token_s=0.002)
+    outcome = compare(settings(*arms, control=True), Silence())
     assert {block.start for block in outcome.blocks} == {0, 1}
     assert {arm.name for arm in outcome.arms} == {"baseline", "candidate", "control"}
     assert "within these starts" in outcome.analysis.verdict.scope
@@ -74,14 +83,15 @@ def test_a_run_that_ended_goes_on_with_the_same_settings_only(settings, tmp_path
 
 
 def test_a_running_server_and_an_arm_are_compared_within_one_start(settings):
-    with paced_server(token_s=0.004) as url:
+    port = free_port()
+    with paced_server.paced_server(token_s=0.004) as url:
         with pytest.raises(UsageError, match="--starts is for two arms"):
             settings(url, paced_arm(), starts=2)
-        outcome = compare(settings(url, paced_arm(token_s=0.002)), Silence())
+        outcome = compare(settings(url, pinned(port, token_s=0.002)), Silence())
     assert {block.start for block in outcome.blocks} == {0}
     assert outcome.analysis.verdict.finding == "faster"
     assert outcome.sides["baseline"].command is None
-    assert outcome.sides["candidate"].command[:2] == ("vllm", "serve")
+    assert outcome.sides["candidate"].command[2:4] == ("--port", str(port))
 
 
 def test_an_arm_that_does_not_start_is_said_with_its_log(settings):
@@ -96,3 +106,12 @@ def test_arms_that_say_different_things_of_themselves_are_refused_after_they_wer
     arms = paced_arm(owner="netgain", card=card), paced_arm(owner="netgain", card=other)
     with pytest.raises(UsageError, match=r"dtype \(bf16 against q4_1\)"):
         compare(settings(*arms), Silence())
+
+
+def test_a_pinned_port_that_is_taken_is_refused_before_anything_is_started(settings, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port {port} of the candidate arm cannot be used") as refused:
+            compare(settings(paced_arm(), pinned(port)), Silence())
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()

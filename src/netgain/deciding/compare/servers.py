@@ -17,7 +17,15 @@ from netgain.deciding.compare.quality import quality_ask
 from netgain.deciding.compare.rule import overrides_of, rule
 from netgain.deciding.compare.running import RunningServer
 from netgain.deciding.compare.settings import Settings
-from netgain.deciding.compare.sides import Started, all_arms, attached, frozen, start_sides, what_differs
+from netgain.deciding.compare.sides import (
+    Started,
+    all_arms,
+    attached,
+    check_ports,
+    frozen,
+    start_sides,
+    what_differs,
+)
 from netgain.deciding.compare.traits import DECLARABLE
 from netgain.deciding.decide.growing import when_enough
 from netgain.deciding.decide.prepared import journal_of, keep
@@ -53,6 +61,7 @@ async def compare_servers(settings: Settings, narrator: Narrator) -> Comparison:
     before = plan_before(settings) if settings.resume else None
     if settings.started and before is None and (settings.output / FILE).exists():
         raise UsageError(f"{settings.output} holds another experiment; resume it (--resume), or name another folder")
+    check_ports(settings.started)
     async with AsyncExitStack() as stack:
         if settings.started:  # their logs go there
             stack.enter_context(claimed(settings.output))

@@ -201,6 +201,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"--{name} names {len(side.sources)} servers; name one (several are for results)")
             if side.arm is None:
                 base_url(side.sources[0])
+        pinned = [arm.port for arm in self.started.values() if arm.port is not None]
+        if len(pinned) != len(set(pinned)):
+            raise UsageError(f"both arms pin port {pinned[0]}, and both run at once; give each a port of its own")
         if self.same_server and not self.control:
             raise UsageError(
                 f"baseline and candidate are the same server, {self.baseline.sources[0]}: name two, or use --control to see "

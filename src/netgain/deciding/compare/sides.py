@@ -11,8 +11,9 @@ from netgain.deciding.compare.settings import Settings
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.attached import AttachedServer
 from netgain.deciding.experiment.arms.confounders import ArmSetup, differences, known_confounders, listed
-from netgain.deciding.experiment.arms.described import launched
+from netgain.deciding.experiment.arms.described import Described, launched
 from netgain.deciding.experiment.arms.idle import SPINNING, find_spinners, give_turn
+from netgain.deciding.experiment.arms.port import check_free
 from netgain.deciding.experiment.arms.startup import bring_up, end
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.measuring.client.narrator import Narrator
@@ -27,6 +28,13 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     arms: dict[str, Arm]
     start_s: float
     spinning: tuple[str, ...]
+
+
+def check_ports(started: Mapping[str, Described]) -> None:
+    """Raises UsageError when something listens at a port that an arm pins: before the first one is started."""
+    for name, described in started.items():
+        if described.port is not None:
+            check_free(described.port, name)
 
 
 async def start_sides(settings: Settings, stack: AsyncExitStack, narrator: Narrator) -> Started:
@@ -65,7 +73,8 @@ async def all_arms(
         if described is None:
             arms[CONTROL] = _running(met[BASELINE], CONTROL, may_reset, None)
         else:
-            arms[CONTROL] = launched(described, CONTROL, settings.output)
+            beside = msgspec.structs.replace(described, port=None)  # a pinned port is the baseline's
+            arms[CONTROL] = launched(beside, CONTROL, settings.output)
     for name, arm in arms.items():
         if name not in started.arms:
             stack.push_async_callback(end, arm, narrator.found)

@@ -27,6 +27,8 @@ from netgain.measuring.observe.scrape import Observed, snapshot
 from netgain.measuring.workload.item import Item
 
 PROBE_CONTEXT = 128  # tokens before the steps whose cost is measured from outside
+LONG_CONTEXT = 1024  # and of those that show what reading KV costs, where the technique that was named needs to know
+LONG_WIDTHS = (1, 2)
 _VERSIONS: Mapping[Engine, tuple[str, str]] = {
     "vllm": ("/version", "version"),
     "sglang": ("/get_server_info", "version"),
@@ -72,8 +74,11 @@ async def step_cost(settings: Settings, url: str, asked: Asking) -> tuple[StepCo
         cost, why = await step_cost_outside(url, settings.engine, asked, load, PROBE_CONTEXT)
         found += [] if cost is None else [cost]
         unknown = unknown or why
-    points = tuple(point for cost in found for point in cost.points)
-    return StepCost(points=points, subject=found[0].subject) if found else None, unknown, BASIS
+        if settings.technique == "kv-int8" and settings.engine == "vllm":
+            cost, _ = await step_cost_outside(url, settings.engine, asked, load, LONG_CONTEXT, widths=LONG_WIDTHS)
+            found += [] if cost is None else [cost]
+    points = {(point.batch, point.tokens, point.context): point for cost in found for point in cost.points}
+    return StepCost(points=tuple(points.values()), subject=found[0].subject) if found else None, unknown, BASIS
 
 
 def decomposed(engine: Engine, records: Sequence[ClientRecord], seen: Observed) -> Decomposition:

@@ -26,6 +26,7 @@ from netgain.deciding.decide.engines import (
 )
 from netgain.deciding.decide.growing import when_enough
 from netgain.deciding.decide.handoffs import HandoffLog
+from netgain.deciding.decide.kv_outside import kv_told
 from netgain.deciding.decide.narrate import Silence
 from netgain.deciding.decide.planning import plan
 from netgain.deciding.decide.prepared import (
@@ -38,7 +39,7 @@ from netgain.deciding.decide.prepared import (
     settings_tree,
 )
 from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
-from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms, quality_ask
+from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms, limits_of, quality_ask
 from netgain.deciding.decide.recording import record_baseline
 from netgain.deciding.decide.score import score
 from netgain.deciding.decide.server import Served, served_model, step_counts
@@ -135,7 +136,8 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             drafter=drafter_on(settings, served),
             starts={item.id: tried.start_of(at) for at, group in enumerate(tried.groups) for item in group},
         )
-        facts = await as_served(facts, served.told, baseline.url, design.items)
+        told = {**served.told, **await kv_told(settings, baseline)}
+        facts = await as_served(facts, told, baseline.url, design.items)
         bottleneck = find_bottleneck(facts)
         narrator.found(bottleneck.statement)
         narrator.phase("predicting candidates from the recorded traffic")
@@ -230,7 +232,7 @@ async def _try(
     quality = None
     if chosen.kind == "lossy" or settings.tasks is not None:
         asked_of_quality = quality_ask(baseline.url, arms[CANDIDATE].url, facts.records, settings, facts.chunks)
-        quality = await judge_arms(asked_of_quality, narrator)
+        quality = await judge_arms(asked_of_quality, narrator, limits_of(settings))
     narrator.phase(announcement(design, facts), design.fewest.blocks)
     grown: list[Growth] = []
 

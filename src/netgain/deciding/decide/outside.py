@@ -28,19 +28,26 @@ BASIS = "measured from outside (a step of several sequences, taken for one of as
 
 
 async def step_cost_outside(
-    url: str, engine: Engine, asking: Asking, batch: int, context: int, budget_s: float = BUDGET_S
+    url: str,
+    engine: Engine,
+    asking: Asking,
+    batch: int,
+    context: int,
+    budget_s: float = BUDGET_S,
+    widths: Sequence[int] = WIDTHS,
 ) -> tuple[StepCost | None, str | None]:
-    """What a step of `batch` times 1, 2, 3... tokens costs, or why it is not known: so many requests decode together, and the
-    time between their tokens is taken. Verifying several tokens of one sequence reads less KV than that.
+    """What a step of `batch` times 1, 2, 3... tokens (`widths`) costs behind about `context` tokens, or why it is not known: so
+    many requests decode together, and the time between their tokens is taken. Verifying several tokens of one sequence reads less
+    KV than that. Points tell the context as the server counts it, where it does.
 
     A server that runs fewer requests at once makes the others wait, which shows in their first token: such widths are left out.
     After `budget_s` no further width begins, once there are two: what lies between them is then taken in proportion.
     """
     began_s = time.monotonic()
-    too_wide = max(WIDTHS) + 1
+    too_wide = max(widths) + 1
     points: list[StepPoint] = []
     words = " ".join(f"alder {n}" for n in range(max(8, context // 4)))
-    for width in WIDTHS:
+    for width in widths:
         if width >= too_wide:
             continue
         if len(points) >= 2 and time.monotonic() - began_s >= budget_s:
@@ -67,6 +74,8 @@ async def step_cost_outside(
             gaps += [gap for record in good for gap in _gaps_after(record, started_s)]
         else:
             if gaps:
+                if not points:
+                    context = _counted(good) or context
                 points.append(
                     StepPoint(
                         batch=batch, tokens=width, context=context, seconds=statistics.median(gaps), repeats=len(gaps)
@@ -75,6 +84,12 @@ async def step_cost_outside(
     if len(points) < 2:
         return None, f"steps of {batch} and {2 * batch} requests could not be measured from outside"
     return StepCost(points=tuple(points), subject={"engine": engine, "how": BASIS}), None
+
+
+def _counted(records: Sequence[ClientRecord]) -> int | None:
+    """Tokens of their prompts, which differ by a few; None where the server does not tell."""
+    counts = [record.prompt_tokens for record in records if record.prompt_tokens]
+    return round(statistics.median(counts)) if counts else None
 
 
 def _overlapped(records: Sequence[ClientRecord]) -> bool:

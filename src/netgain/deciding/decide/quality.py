@@ -27,6 +27,7 @@ from netgain.measuring.quality.result import Quality as Measured
 from netgain.measuring.quality.tasks import load_tasks, tasks_of
 from netgain.measuring.quality.texts import BUNDLED, Text, load_texts
 from netgain.measuring.record.as_workload import load_traffic
+from netgain.measuring.workload.load import bundled_names
 
 MOST_CONVERSATIONS = 16
 MOST_WITH_CHUNKS = 64
@@ -69,14 +70,16 @@ def quality_ask(
     seen: Mapping[str, ChunksSeen] = MappingProxyType({}),
 ) -> QualityAsk:
     """Texts are the given ones and the baseline's own recorded conversations, prompt and answer: this workload's law. Tasks are
-    the given ones, else the prompts of the workload that say what is right. `seen`: where their chunks stand, by item."""
+    the given ones, else the prompts of the workload that say what is right; where tasks are required, those of bundled workloads
+    do not count as such. `seen`: where their chunks stand, by item."""
     items = load_traffic(settings.workload).items
+    lent = settings.require_tasks and settings.workload in bundled_names()
     return QualityAsk(
         url=baseline,
         against=candidate,
         texts=settings.texts,
         texts_given=conversations(records, {item.id: item.chunks for item in items}, seen),
-        tasks_given=() if settings.tasks is not None else tasks_of(items),
+        tasks_given=() if settings.tasks is not None or lent else tasks_of(items),
         margin=MARGIN if settings.tasks is not None else WORKLOAD_MARGIN,
         answers=0,  # the experiment itself compares what both arms answer
         most_texts=QUICK_TEXTS + MOST_CONVERSATIONS if settings.quick and not seen else None,
@@ -85,6 +88,11 @@ def quality_ask(
         timeout_s=settings.request_timeout_s,
         seed=settings.seed,
     )
+
+
+def limits_of(settings: Settings) -> QualityLimits:
+    """What the candidate may lose, and whether tasks must show it."""
+    return QualityLimits(tasks=settings.require_tasks)
 
 
 async def judge_arms(ask: QualityAsk, narrator: Narrator, limits: QualityLimits | None = None) -> Judged:

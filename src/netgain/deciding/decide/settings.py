@@ -71,8 +71,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `serve_flags` are passed to both arms of netgain, `starting` says how another engine is started, `hooks` how an arm is
     operated by commands. `budget_s`: device-seconds that the experiment may take. `resume`: `output` holds a run that ended
     before its end. `texts`, `tasks` and `scorer` are what quality is measured on, for lossy techniques and wherever there
-    are tasks. `price`: what both arms cost is told as well. `draft`: a model or trained heads to be considered, see
-    drafter.py. Raises UsageError where a value cannot be meant.
+    are tasks; `require_tasks`: nothing lossy is adopted without those. `price`: what both arms cost is told as well. `draft`: a
+    model or trained heads to be considered, see drafter.py. Raises UsageError where a value cannot be meant.
     """
 
     output: Path
@@ -90,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     texts: str = BUNDLED
     tasks: str | None = None
     scorer: str | None = None
+    require_tasks: bool = False
     loads: tuple[int, ...] = ()
     start_timeout_s: float = 300.0
     request_timeout_s: float = 120.0

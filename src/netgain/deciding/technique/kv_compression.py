@@ -107,6 +107,11 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _cannot_apply(facts: Facts, lossy: bool) -> str | None:
+    if facts.engine != "netgain":
+        return (
+            f"{facts.engine} tells neither which requests loaded KV from tiers nor what a codec was measured to save, as netgain "
+            "does; to try one without a prediction, compare servers with and without it (netgain compare)"
+        )
     if facts.kv_codecs.used:
         return f"what its tiers hold is coded already ({', '.join(facts.kv_codecs.used)})"
     if facts.kv_codecs.tiers == ():

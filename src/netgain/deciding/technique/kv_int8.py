@@ -17,6 +17,14 @@ SETTING: Setting = {"kv_dtype": "int8"}
 VALUE_BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0}
 PAYS = 1.005  # a predicted speedup below this is less than the step costs can tell from none
 _KNOWN = {"netgain": ("0.1.0",), "vllm": ()}
+FURTHER = 2  # times the shortest measured context must the longest be, to tell what reading KV costs
+_NOT_FOUND = {
+    "vllm": ": neither vllm:cache_config_info on its /metrics nor its configuration (VLLM_SERVER_DEV_MODE=1, or its log) does"
+}
+_ONE_CONTEXT = (
+    ": a second one is measured when the technique is named (--technique kv-int8), by a server that takes prompts of about 1,500 "
+    "tokens (--max-model-len)"
+)
 
 
 class KvInt8:
@@ -43,12 +51,16 @@ class KvInt8:
     def cannot_apply(self, facts: Facts) -> str | None:
         if facts.kv_dtype is not None and facts.kv_dtype not in VALUE_BYTES:
             return f"the KV cache is kept in {facts.kv_dtype} already"
+        if facts.engine not in _KNOWN:
+            return f"an 8-bit KV cache has no switch for {facts.engine} here; known: {', '.join(_KNOWN)}"
         if facts.kv_dtype is None:
-            return "the server does not tell in which type it keeps KV"
+            return f"the server does not tell in which type it keeps KV{_NOT_FOUND.get(facts.engine, '')}"
         if facts.step_cost is None:
             return f"what a step costs is not known ({facts.step_cost_missing or 'not measured'})"
-        if len({point.context for point in facts.step_cost.points}) < 2:
-            return "steps were measured at one context only, so what reading KV costs is not known"
+        contexts = {point.context for point in facts.step_cost.points}
+        if max(contexts) < FURTHER * max(1, min(contexts)):
+            asked = "" if facts.engine == "netgain" else _ONE_CONTEXT
+            return f"steps were measured at one context only, so what reading KV costs is not known{asked}"
         return None
 
     def predict(self, facts: Facts) -> Prediction:

@@ -63,7 +63,7 @@ class KVTiering:
         if facts.step_cost is None:
             return f"what computing a prompt costs is not known ({facts.step_cost_missing or 'not measured'})"
         if facts.kv_token_bytes is None or facts.kv_tokens is None:
-            return "the server does not tell how much room it has for KV and what a token's KV takes"
+            return _size_unknown(facts)
         if not _curve(asked).hits(None).any():
             if _curve(_asked(msgspec.structs.replace(facts, starts={}))).hits(None).any():
                 return (
@@ -222,6 +222,21 @@ def copy_rate(size: int = 1 << 25, repeats: int = 5) -> float:
         np.copyto(target, source)
         best_s = min(best_s, time.perf_counter() - began_s)
     return size / best_s
+
+
+def _size_unknown(facts: Facts) -> str:
+    """Which of both facts about the size of KV is missing, and where it would be known from."""
+    sizes = {"how much room it has for KV": facts.kv_tokens, "what a token's KV takes": facts.kv_token_bytes}
+    says = f"the server does not tell {' and '.join(name for name, size in sizes.items() if size is None)}"
+    if facts.engine == "netgain":
+        return says
+    if facts.engine != "vllm":
+        return f"{says}; to try it without a prediction, compare servers with and without it (netgain compare)"
+    return (
+        f"{says}: of vLLM both are asked for when the technique is named (--technique kv-tiers), the room in "
+        "vllm:cache_config_info on its /metrics, a token's KV in the config.json of a --model that is a local folder and "
+        "keeps the same in all layers"
+    )
 
 
 def _asked(facts: Facts) -> list[_Asked]:

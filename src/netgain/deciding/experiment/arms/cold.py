@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.arms.launched import LaunchedServer
 from netgain.deciding.experiment.conduct import Asking
 from netgain.measuring.client.run import run
 from netgain.measuring.observe.exposition import Snapshot
@@ -100,7 +101,9 @@ async def verify_cold(arm: Arm, asking: Asking) -> ColdCache:
     told["after_reset"] = after.cached
     found = f"{again.cached} of {tokens} tokens of a repeated prompt were found again"
     if after.cached is not None and after.cached <= COLD_SHARE * tokens:
-        return ColdCache(verified=True, says=f"{found}, {after.cached} of them after the reset ({answer})", **told)
+        kept = arm.outlives_reset if isinstance(arm, LaunchedServer) else None  # prompts of other blocks, not this one
+        says = f"{found}, {after.cached} of them after the reset ({answer})"
+        return ColdCache(verified=True if kept is None else None, says=says, **told)
     failed = f"{found}, and {_number(after.cached)} of them after the reset ({answer})"
     if not asking.salted:
         return ColdCache(verified=None if after.cached is None else False, says=failed, **told)

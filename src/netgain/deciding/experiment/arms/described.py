@@ -16,6 +16,7 @@ from netgain.deciding.experiment.arms.hooks import Hooks, check_fields, hooks_fr
 from netgain.deciding.experiment.arms.launched import LaunchedServer
 from netgain.deciding.experiment.arms.llama_cpp import launched_llama_cpp
 from netgain.deciding.experiment.arms.netgain import launched_netgain
+from netgain.deciding.experiment.arms.port import check_port, names_address, pinned_port
 from netgain.deciding.experiment.arms.sglang import launched_sglang
 from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.arms.vllm import launched_vllm
@@ -23,23 +24,37 @@ from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine
 
 SUFFIXES = (".yaml", ".yml", ".toml")
-_CHOSEN = ("--port", "--host")  # a launched server gets a free port of the loopback interface
 _URL = re.compile(r"[a-zA-Z][\w+.-]*://")
 _MODEL_OPTIONS = ("-m", "--model", "--model-path")
+_PORT = re.compile(r"--port[=\s]+\d+")
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
     """How one arm is started: by the engine's own server, or by `hooks`. `engine` None: of hooks that do not say what they
-    start. Raises UsageError where that cannot be meant."""
+    start. `port`: of the loopback interface, the same at every start (None: a free one). Raises UsageError where that cannot be
+    meant."""
 
     engine: Engine | None = "netgain"
     model: str = "default"
     starting: Starting = Starting()
     hooks: Hooks | None = None
+    port: int | None = None
 
     def __post_init__(self) -> None:
         if self.hooks is not None:
             return
+        if self.port is not None:
+            check_port(self.port, "an arm")
+        if (address := names_address(self.starting.flags)) is not None:
+            raise UsageError(
+                f"the flags name {address}; leave it out: a started server gets a free port of the loopback interface, and an "
+                "arm of netgain compare may pin one (port: N in its file, --port N in its command line)"
+            )
+        told = self.starting.command or ""
+        if "{port}" not in told and (literal := _PORT.search(told)) is not None:
+            raise UsageError(
+                f"the command names {literal[0]} and has no place for {{port}}; write {{port}} where it belongs"
+            )
         if self.engine not in ("netgain", None) and self.model == "default":
             raise UsageError(f"{self.engine} has no default model; name one that it can load")
         if self.engine == "netgain" and self.starting.command is not None:
@@ -65,6 +80,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     settings: dict[str, Any] = {}
     environment: dict[str, str | int | float] = {}
     devices: int = 1
+    port: int | None = None
 
 
 def describes_an_arm(source: str) -> bool:
@@ -108,22 +124,20 @@ def described_from(tree: Any, told_in: str) -> Described:
             environment={name: str(value) for name, value in given.environment.items()},
             devices=given.devices,
         ),
+        port=given.port,
     )
 
 
 def described_by_command(text: str) -> Described:
     """From `netgain serve MODEL ...`, `vllm serve MODEL ...`, `llama-server -m MODEL ...` or `python -m sglang.launch_server
-    --model-path MODEL ...`, with variables (NAME=VALUE) before it, and any of them by its path. Raises UsageError."""
+    --model-path MODEL ...`, with variables (NAME=VALUE) before it, `--port N` where it is to be pinned, and any of them by its
+    path. Raises UsageError."""
     words = list(_words(text, "the arm"))
     environment: dict[str, str] = {}
     while words and "=" in words[0] and words[0].partition("=")[0].isidentifier():
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
-    for word in words:
-        if word.partition("=")[0] in _CHOSEN:
-            raise UsageError(
-                f"the arm {text!r} names {word}; leave it out: a started server gets a free port of its own"
-            )
+    port, words = pinned_port(words, f"the arm {text!r}")
     program = Path(words[0]).name if words else ""
     if program == "netgain" and words[1:2] == ["serve"]:
         if words[0] != "netgain":
@@ -131,7 +145,8 @@ def described_by_command(text: str) -> Described:
                 f"the arm {text!r} names netgain by a path; describe it in a file, with its interpreter (python)"
             )
         model, flags = _first(words[2:])
-        return Described(model=model or "default", starting=Starting(flags=tuple(flags), environment=environment))
+        starting = Starting(flags=tuple(flags), environment=environment)
+        return Described(model=model or "default", starting=starting, port=port)
     engine: Engine
     if program == "vllm" and words[1:2] == ["serve"]:
         engine, head, rest = "vllm", words[:2], words[2:]
@@ -150,9 +165,8 @@ def described_by_command(text: str) -> Described:
     if model is None:
         raise UsageError(f"the arm {text!r} names no model")
     command = None if head in (["vllm", "serve"], ["llama-server"]) else shlex.join(head)
-    return Described(
-        engine=engine, model=model, starting=Starting(command=command, flags=tuple(flags), environment=environment)
-    )
+    starting = Starting(command=command, flags=tuple(flags), environment=environment)
+    return Described(engine=engine, model=model, starting=starting, port=port)
 
 
 def launched(described: Described, name: str, folder: Path, flags: Sequence[str] = ()) -> Arm:
@@ -162,13 +176,13 @@ def launched(described: Described, name: str, folder: Path, flags: Sequence[str]
         return HookedArm(name, described.hooks, (*starting.flags, *flags))
     match described.engine:
         case "vllm":
-            return launched_vllm(name, described.model, flags, log, starting)
+            return launched_vllm(name, described.model, flags, log, starting, described.port)
         case "sglang":
-            return launched_sglang(name, described.model, flags, log, starting)
+            return launched_sglang(name, described.model, flags, log, starting, described.port)
         case "llama.cpp":
-            return launched_llama_cpp(name, described.model, flags, log, starting)
+            return launched_llama_cpp(name, described.model, flags, log, starting, described.port)
         case _:
-            return launched_netgain(name, (described.model, *starting.flags, *flags), log, starting)
+            return launched_netgain(name, (described.model, *starting.flags, *flags), log, starting, described.port)
 
 
 async def setup_of(arm: Arm, described: Described, flags: Sequence[str] = ()) -> ArmSetup:

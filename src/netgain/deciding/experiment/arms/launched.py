@@ -36,7 +36,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     `command(port)` is the command line; `shown` is how a user would write it. `environment` is set on top of this
     process's own. `health` is the path that answers 200 once requests are served. `explain(code, log)` says in the
     program's own words why it ended with `code` while starting; None where its log tells nothing special. `shutdown_s`:
-    how long it may take to end when asked to. `reset(url)` empties its caches (None: only salts keep blocks apart).
+    how long it may take to end when asked to. `reset(url)` empties its caches (None: only salts keep blocks apart), but for
+    what `outlives_reset` says.
     """
 
     command: Callable[[int], Sequence[str]]
@@ -46,6 +47,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     explain: Callable[[int, str], NetgainError | None] = lambda code, log: None
     shutdown_s: float = STOP_TIMEOUT_S
     reset: Callable[[str], Awaitable[Reset]] | None = None
+    outlives_reset: str | None = None
 
 
 class LaunchedServer:
@@ -86,6 +88,11 @@ class LaunchedServer:
             return self._log.read_text(errors="replace")
         except OSError:
             return ""
+
+    @property
+    def outlives_reset(self) -> str | None:
+        """What of its caches a reset does not empty, in words; None where nothing is known to remain."""
+        return self._program.outlives_reset
 
     async def start(self) -> None:
         mode = "wb" if self._port is None else "ab"  # the log of a later start is added
@@ -138,7 +145,8 @@ class LaunchedServer:
 
     async def reset(self) -> str:
         if self._program.reset is not None:
-            return (await self._program.reset(self.url)).says
+            says = (await self._program.reset(self.url)).says
+            return says if self.outlives_reset is None else f"{says}; {self.outlives_reset}"
         return "cold at the start of each block: every block asks under a cache salt of its own"
 
     def pause(self) -> None:

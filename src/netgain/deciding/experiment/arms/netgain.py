@@ -27,7 +27,7 @@ def launched_netgain(
         name,
         Program(
             command=lambda chosen: (executable, "-m", "netgain.cli.main", "serve", *flags, "--port", str(chosen)),
-            shown=("netgain", "serve", *flags),
+            shown=("netgain", "serve", *flags, *(() if port is None else ("--port", str(port)))),
             environment=starting.environment,
             explain=explain,
         ),

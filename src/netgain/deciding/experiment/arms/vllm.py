@@ -7,11 +7,17 @@ from pathlib import Path
 
 from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
 from netgain.deciding.experiment.arms.reset import ask_reset
-from netgain.deciding.experiment.arms.starting import Starting, command_line
+from netgain.deciding.experiment.arms.starting import MeasuringFlag, Starting, command_line
 from netgain.errors import NetgainError, Unavailable
 
-# Only for measuring: cached tokens of each answer; the routes that reset caches and tell the configuration.
-MEASURING_FLAGS = ("--enable-prompt-tokens-details",)
+# Only for measuring, where the user does not say otherwise: cached tokens of each answer; the routes that reset caches and tell
+# the configuration.
+MEASURING_FLAGS = (
+    MeasuringFlag(
+        words=("--enable-prompt-tokens-details",),
+        names=("--enable-prompt-tokens-details", "--no-enable-prompt-tokens-details"),
+    ),
+)
 MEASURING_ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1"}
 
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception|Interrupt): .+|Illegal instruction|Segmentation fault")
@@ -28,12 +34,13 @@ def launched_vllm(
         module=("-m", "vllm.entrypoints.cli.main", "serve"),
         program=("vllm", "serve"),
         model=(model,),
-        flags=(*flags, *MEASURING_FLAGS),
-        served_at=lambda chosen: ("--host", "127.0.0.1", "--port", str(chosen)),
+        flags=flags,
+        measuring=MEASURING_FLAGS,
+        pinned=port,
     )
     program = Program(
-        command=command,
-        shown=("vllm", "serve", model, *starting.flags, *flags),
+        command=command.at,
+        shown=command.shown,
         environment={**MEASURING_ENVIRONMENT, **starting.environment},
         explain=first_error,
         shutdown_s=_SHUTDOWN_S,
