@@ -31,7 +31,7 @@ def test_started_arms_are_started_again_and_judged_across_starts(settings):
     assert (verdict.decision, verdict.finding) == ("reject", "slower")
     assert "across server starts (6 of each arm)" in verdict.scope
     assert {block.start for block in outcome.blocks} == set(range(6))
-    assert outcome.sides["baseline"].figures["output_tokens"].gained > 6 * 12 * 2 * 6
+    assert outcome.sides["baseline"].figures["output_tokens"].gained >= 6 * 12 * 2 * 6
     document = document_of(outcome)
     assert (document.design.starts, document.design.unit) == (6, "start")
     assert {arm.command[:2] for arm in document.arms} == {(sys.executable, paced_server.__file__)}
