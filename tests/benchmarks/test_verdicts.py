@@ -14,7 +14,7 @@ from netgain.deciding.experiment.analyse import analyse
 from netgain.deciding.experiment.conduct import Trial
 from netgain.deciding.experiment.observation import CANDIDATE
 
-EXPERIMENTS = 24  # enough to see a broken judge; the limits themselves take the slow test's number
+EXPERIMENTS = 48  # enough to see a broken judge; the limits themselves take the slow test's number
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_equal_servers_are_hardly_ever_adopted_or_rejected_and_a_real_effect_is_
 @pytest.mark.parametrize("name", [verdicts.QUIET, verdicts.BUSY])
 def test_verdicts_keep_their_limits_over_the_experiments_of_the_benchmark(name):
     """A thousand of each recording, as the benchmark has them; each gives two intervals (equal and planted arms), so the share
-    of intervals that hold the truth has a standard error of half a percent. On the quiet recording's 7 rounds it is 92.9 %."""
+    of intervals that hold the truth has a standard error of half a percent."""
     found = verdicts.measure(load(verdicts.RECORDINGS / f"equal-servers-{name}.npz"), verdicts.EXPERIMENTS // 2)
     assert verdicts.missed(found) == ()
 
@@ -62,7 +62,7 @@ def test_a_judge_that_always_decides_the_same_fails_the_limits(quiet, decision, 
 
 
 def test_the_limits_are_bounds_on_both_sides():
-    kept = {"false_adopt_rate": 0.006, "coverage_95": 0.927, "power_at_5_percent": 0.924}
+    kept = {"false_adopt_rate": 0.006, "coverage_95": 0.944, "power_at_5_percent": 0.924}
     assert verdicts.missed(kept) == ()
     assert verdicts.missed({**kept, "coverage_95": 0.99}) == ("coverage_95",)
     assert verdicts.missed({**kept, "false_adopt_rate": 0.06}) == ("false_adopt_rate",)
