@@ -1,13 +1,17 @@
 """Load or compute: how many leading blocks of a prompt to take from tiers, by the predicted cost of both."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from netgain.cost.link import LinkFit
+if TYPE_CHECKING:
+    from netgain.cost.link import LinkFit  # which takes numpy, and a server's start does not
 
 GROUP_BLOCKS = 16  # that go in one exchange, unless told otherwise
 LAYER_GROUPS = 6  # in which the end of a prefix comes, unless told otherwise

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from netgain.serving.api.errors import ApiError
+from netgain.serving.blocks.scope import Tenants
 from netgain.serving.fleet.fleet import Fleet
-from netgain.serving.tiers.envelope import Tenants
 
 
 async def purge(fleet: Fleet, tenant: str | None, everything: bool) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import msgspec
 
+Tenants = frozenset[str | None] | None  # None: all of them
+
 
 class Scope(msgspec.Struct, frozen=True, array_like=True):
     """Requests share cached prefixes exactly where all of this is equal.

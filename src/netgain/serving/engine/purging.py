@@ -5,10 +5,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from netgain.serving.blocks.scope import Scope
+from netgain.serving.blocks.scope import Scope, Tenants
 from netgain.serving.engine.protocols import ChunkSource
 from netgain.serving.engine.scheduler import Scheduler
-from netgain.serving.tiers.envelope import Tenants
 from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.purging import StorePurged
 from netgain.serving.tiers.runner import Runner

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from netgain.errors import Unavailable
+from netgain.serving.blocks.scope import Tenants
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.health import FleetHealth
 from netgain.serving.fleet.replica import COMMAND, Replica
 from netgain.serving.fleet.reply import Receiver, Ticket
 from netgain.serving.fleet.router import Candidate, FewestInFlight, RouterPolicy
 from netgain.serving.runtime.config import EngineConfig, FleetSettings
-from netgain.serving.tiers.envelope import Tenants
 
 
 class Fleet:

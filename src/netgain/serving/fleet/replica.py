@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from netgain.errors import NetgainError, Overloaded, RequestRejected, Unavailable, UsageError
+from netgain.serving.blocks.scope import Tenants
 from netgain.serving.engine.request import Request
 from netgain.serving.fleet.calls import Calls
 from netgain.serving.fleet.health import ReplicaHealth, ReplicaState
@@ -37,7 +38,6 @@ from netgain.serving.runtime.messages import (
     Submit,
 )
 from netgain.serving.runtime.wire import Channel
-from netgain.serving.tiers.envelope import Tenants
 
 logger = logging.getLogger("netgain.fleet")
 

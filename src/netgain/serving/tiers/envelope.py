@@ -9,11 +9,10 @@ from typing import Protocol
 import msgspec
 
 from netgain.serving.blocks.keys import Namespace
-from netgain.serving.blocks.scope import Scope
+from netgain.serving.blocks.scope import Scope, Tenants
 from netgain.serving.tiers.object import Reason, Refused, StoredObject
 
 _ROOTS = 1 << 16
-Tenants = frozenset[str | None] | None  # None: all of them
 
 
 class Envelope(Protocol):

@@ -10,9 +10,10 @@ import msgspec
 
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
+from netgain.serving.blocks.scope import Tenants
 from netgain.serving.tiers.admission import Admission
 from netgain.serving.tiers.codecs.coder import Coder, CoderStats
-from netgain.serving.tiers.envelope import Envelope, PlainEnvelope, Tenants
+from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
 from netgain.serving.tiers.layered import LayeredObject, LayersLoaded
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.object import RAW, Part, Reason, Refused, StoredObject, opened, pack, unpack

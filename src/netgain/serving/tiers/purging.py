@@ -3,7 +3,8 @@
 import msgspec
 
 from netgain.errors import UsageError
-from netgain.serving.tiers.envelope import Envelope, Tenants
+from netgain.serving.blocks.scope import Tenants
+from netgain.serving.tiers.envelope import Envelope
 from netgain.serving.tiers.inventory import Found, Silent, sweep
 from netgain.serving.tiers.stack import Stack
 from netgain.serving.tiers.tier import Tier

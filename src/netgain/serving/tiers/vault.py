@@ -12,8 +12,8 @@ import msgspec
 from netgain.errors import UsageError
 from netgain.private_file import state_of
 from netgain.serving.blocks.keys import Namespace
-from netgain.serving.blocks.scope import Scope
-from netgain.serving.tiers.envelope import Owners, Tenants, date_of
+from netgain.serving.blocks.scope import Scope, Tenants
+from netgain.serving.tiers.envelope import Owners, date_of
 from netgain.serving.tiers.object import Reason, Refused, Seal, StoredObject, associated
 from netgain.serving.tiers.vault_file import (
     TenantKey,

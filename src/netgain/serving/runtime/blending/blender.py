@@ -17,7 +17,8 @@ from netgain.serving.model.selective import SelectiveForward
 from netgain.serving.runtime.blending.chunks import ChunkKV, GrowingChunk
 from netgain.serving.runtime.blending.join import Placed, join
 from netgain.serving.runtime.blending.store import ChunkStore
-from netgain.serving.tiers.blending.joined import counts, with_fetched
+from netgain.serving.tiers.blending.fetching import with_fetched
+from netgain.serving.tiers.blending.joined import counts
 from netgain.serving.tiers.blending.selection import Selection
 
 _GROWING = 4  # chunks that are computed piece by piece at the same time; one more begins the oldest anew

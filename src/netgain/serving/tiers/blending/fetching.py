@@ -6,6 +6,7 @@ import msgspec
 
 from netgain.cost.link import LinkEstimate, LinkFit
 from netgain.cost.loading import GROUP_BLOCKS, Choice, Why
+from netgain.ledger.records import BlendCounts
 from netgain.serving.tiers.kv_store import Located
 
 FETCH_S = 2.0  # no prompt waits longer for its chunks
@@ -139,6 +140,20 @@ def slow_links(choices: Sequence[Choice], located: Located) -> dict[int, int]:
         for number, (choice, place) in enumerate(zip(choices, located.places, strict=True))
         if place is not None and place not in used and choice.why is Why.COMPUTE
     }
+
+
+def with_fetched(counts: BlendCounts, fetched: Fetched) -> BlendCounts:
+    """Beside what was decided about fetching before the prompt was queued."""
+    return msgspec.structs.replace(
+        counts,
+        fetch=fetched.why,
+        chunks_wanted=fetched.wanted,
+        chunks_fetched=fetched.came,
+        fetch_s=fetched.took_s,
+        fetch_lookup_s=fetched.lookup_s,
+        fetch_warm_s=fetched.warm_s,
+        fetch_full_s=fetched.full_s,
+    )
 
 
 def total(seconds: Iterable[float | None]) -> float | None:

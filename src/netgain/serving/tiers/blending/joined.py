@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import msgspec
 
 from netgain.ledger.records import BlendCounts
-from netgain.serving.tiers.blending.fetching import Fetched
 from netgain.serving.tiers.blending.selection import Selection
 
 _EDGE = 2  # tokens at either end of a chunk that may be other ones where text stands beside it
@@ -93,17 +92,3 @@ def added(before: BlendCounts | None, piece: BlendCounts) -> BlendCounts:
     names = ("chunk_tokens", "recomputed_tokens", "computed_alone_tokens", "chunks_found", "rotation_s", "alone_s")
     sums = {name: getattr(before, name) + getattr(piece, name) for name in names}
     return msgspec.structs.replace(piece, **sums)
-
-
-def with_fetched(counts: BlendCounts, fetched: Fetched) -> BlendCounts:
-    """Beside what was decided about fetching before the prompt was queued."""
-    return msgspec.structs.replace(
-        counts,
-        fetch=fetched.why,
-        chunks_wanted=fetched.wanted,
-        chunks_fetched=fetched.came,
-        fetch_s=fetched.took_s,
-        fetch_lookup_s=fetched.lookup_s,
-        fetch_warm_s=fetched.warm_s,
-        fetch_full_s=fetched.full_s,
-    )
