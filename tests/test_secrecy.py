@@ -21,6 +21,22 @@ VALUE = "s3cr3t-VALUE_9"
         f"https://user:{VALUE}@host/x",
         f"https://user:p@{VALUE}@host/x",
         f"the key was sk-{VALUE}",
+        f"NAME_TOKEN={VALUE} run",
+        f"VAULT_TOKEN='{VALUE}' run",
+        f"AWS_SECRET_ACCESS_KEY={VALUE}",
+        f"AWS_ACCESS_KEY_ID={VALUE}",
+        f"OPENAI_KEY={VALUE}",
+        f"DB_PASS={VALUE}",
+        f"helm upgrade m chart --set apiToken={VALUE} --wait",
+        f"login --token {VALUE}",
+        f"login --token={VALUE}",
+        f"curl -u me:{VALUE} http://h",
+        f"curl --user 'me:{VALUE}' http://h",
+        f"curl -H 'Authorization: Token {VALUE}' http://h",
+        f"curl -H 'Authorization: Digest username=me, response={VALUE}' http://h",
+        f"Proxy-Authorization: Negotiate {VALUE}",
+        f'{{"authorization": "ApiKey {VALUE}"}}',
+        f"private_key: {VALUE}",
     ],
 )
 def test_a_value_is_hidden_and_the_rest_stays(text: str) -> None:
@@ -37,6 +53,9 @@ def test_a_value_is_hidden_and_the_rest_stays(text: str) -> None:
         "netgain serve default --api-keys keys.toml --set engine.speculation.k=4",
         "{'eos_token': '</s>', 'max_total_num_tokens': 5}",
         "the password is wrong",
+        "docker run -u 1000:1000 --user 0:0 image",
+        "ms per token: 5, tokens=7, MAX_TOKENS=5, BLOCK_SIZE=16, PYTHONPATH=src",
+        "netgain cache stats --keys 4; routing_key=7",
         "http://127.0.0.1:8000/v1",
     ],
 )
@@ -51,8 +70,16 @@ def test_the_word_behind_an_option_is_hidden() -> None:
         *("vllm", "serve", "m", "--api-key", "***", "--hf-token=***"),
         *("--api-key", "--enforce-eager"),
     )
+    assert words_without_secrets(("--api-key", "-x1", "-u", f"me:{VALUE}", "--token", VALUE)) == (
+        *("--api-key", "***", "-u", "me:***", "--token", "***"),
+    )
 
 
 def test_names_that_hold_secrets() -> None:
-    assert all(map(is_secret, ("api_key", "admin_api_key", "hf_token", "ssl_keyfile_password", "client_secret")))
+    assert all(
+        map(
+            is_secret,
+            ("api_key", "admin_api_key", "hf_token", "ssl_keyfile_password", "client_secret", "VAULT_TOKEN", "token"),
+        )
+    )
     assert not any(map(is_secret, ("max_tokens", "eos_token", "kv_tokens", "tokenizer", "api_keys", "key")))

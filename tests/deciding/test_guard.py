@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import promql_parser
+import psutil
 import pytest
 import yaml
 from aiohttp import web
@@ -131,6 +132,54 @@ def test_vllm_is_judged_by_decode_time_over_tokens_and_not_by_steps():
     assert reading.in_flight == pytest.approx(0.8), "80 request-seconds in 100 s"
     found = examine(RULE, reading)
     assert (found.state, found.threshold_s) == ("holds", 0.008)
+
+
+def gaps(step_s: float, steps: int, drafts: int) -> str:
+    """vLLM's histogram of so many steps, all in one bucket, and how many of them verified drafts."""
+    within = "".join(
+        f'vllm:inter_token_latency_seconds_bucket{{le="{le}"}} {steps if step_s <= le else 0}\n'
+        for le in (0.05, 0.075, 0.1)
+    )
+    return f"""
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total {drafts}
+# TYPE vllm:inter_token_latency_seconds histogram
+{within}vllm:inter_token_latency_seconds_bucket{{le="+Inf"}} {steps}
+vllm:inter_token_latency_seconds_sum {steps * step_s}
+vllm:inter_token_latency_seconds_count {steps}
+"""
+
+
+def test_steps_of_vllm_that_commit_several_tokens_are_not_held_against_a_limit_per_token():
+    """A client sees 90 ms for five tokens as 18 ms each; vLLM's histogram has one gap of 90 ms."""
+    limit = TailLimit(metric="itl", share=0.99, limit_s=0.058, basis="baseline")
+    rule = msgspec.structs.replace(RULE, tails=(limit,))
+    requests = vllm(20, 20 * 16 * 0.006, 20 * 17, 80.0, (20, 20)).partition("# TYPE vllm:inter")[0]
+    ended = """# TYPE vllm:e2e_request_latency_seconds histogram
+vllm:e2e_request_latency_seconds_bucket{{le="+Inf"}} {0}
+vllm:e2e_request_latency_seconds_sum {1}
+vllm:e2e_request_latency_seconds_count {0}
+"""
+    empty = EMPTY.partition("# TYPE vllm:inter")[0] + ended.format(0, 0)
+    told = requests + ended.format(20, 80.0)
+    speculating = examine(rule, window_of(empty + gaps(0.09, 0, 0), told + gaps(0.09, 64, 64)))
+    assert speculating.state == "holds"
+    assert speculating.says[-1].startswith("p99 of itl is not watched: the engine counts a step once")
+    plain = examine(rule, window_of(empty + gaps(0.09, 0, 0), told + gaps(0.09, 64, 0)))
+    assert plain.state == "rollback", "without drafts a step is a token"
+
+
+def test_an_alert_on_vllms_gaps_keeps_silent_while_drafts_are_verified():
+    limit = TailLimit(metric="itl", share=0.99, limit_s=0.058, basis="baseline")
+    document = msgspec.structs.replace(DOCUMENT, rollback=msgspec.structs.replace(RULE, tails=(limit,)))
+    for engine, silent in (("vllm", True), ("netgain", False)):
+        (tail,) = [
+            one["expr"]
+            for one in yaml.safe_load(alert_rules(document, engine))["groups"][0]["rules"]
+            if one["alert"] == "NetgainRollbackTail"
+        ]
+        promql_parser.parse(tail)
+        assert ("unless on (job, instance) sum by (job, instance) (increase(vllm:spec_decode" in tail) == silent
 
 
 def test_a_pace_above_the_threshold_says_go_back():
@@ -298,6 +347,29 @@ async def test_watching_ends_with_the_command_when_the_rule_says_so(make_record,
         service.serve(make_record, 12, token_s=0.02)
         assert await asyncio.wait_for(watching, 20) == 4
     assert (tmp_path / "ran").exists()
+
+
+async def test_a_rollback_command_that_hangs_is_ended_with_what_it_started(make_record, tmp_path, capfd):
+    rule = msgspec.structs.replace(RULE, paces=(msgspec.structs.replace(RULE.paces[0], in_flight=1e9),))
+    (tmp_path / "verdict.json").write_bytes(to_json(msgspec.structs.replace(DOCUMENT, rollback=rule)))
+    service = Service()
+    hangs = f"echo $$ > {tmp_path / 'pid'}; sleep 600"
+    async with service.running() as url:
+        asked = ["--once", "--state", str(tmp_path / "state"), "--on-rollback", hangs, "--on-rollback-limit", "500ms"]
+        assert await asyncio.to_thread(run, ["guard", str(tmp_path), url, *asked]) == 3
+        service.serve(make_record, 12, token_s=0.02)
+        assert await asyncio.wait_for(asyncio.to_thread(run, ["guard", str(tmp_path), url, *asked]), 20) == 4
+    assert "took longer than 500ms and was ended" in capfd.readouterr().out
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_a_void_verdict_is_nothing_to_watch_by(tmp_path, capsys):
+    (tmp_path / "verdict.json").write_bytes(
+        to_json(msgspec.structs.replace(DOCUMENT, decision="inconclusive", void=True))
+    )
+    assert run(["guard", str(tmp_path), "http://x"]) == 2
+    assert "proves nothing" in capsys.readouterr().err
+    assert run(["guard", str(tmp_path), "--alert", "-"]) == 2
 
 
 def test_wrong_usage_is_two(tmp_path, capsys):

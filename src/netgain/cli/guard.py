@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime
-import subprocess
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +11,14 @@ from netgain.cli.exit_codes import AGAINST, CANNOT_TELL, DONE
 from netgain.cli.headers import header as read_header
 from netgain.cli.lab_options import Headers
 from netgain.cost.quantity import duration
+from netgain.deciding.experiment.arms.shell import run_to_its_end
 from netgain.deciding.guard.alert import alert_rules
 from netgain.deciding.guard.watch import Guard, Status, engine_at, watch
 from netgain.deciding.verdict.document import VerdictDocument
 from netgain.deciding.verdict.store import read_verdict
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine, known_engine
+from netgain.secrecy import without_secrets
 
 
 def guard(
@@ -40,6 +41,9 @@ def guard(
     on_rollback: Annotated[
         str | None, typer.Option(help="Shell command that is run once when the rule says to go back; then guard exits.")
     ] = None,
+    on_rollback_limit: Annotated[
+        str, typer.Option(help="How long that command may take; then it is ended, with what it started.")
+    ] = "30min",
     alert: Annotated[
         Path | None,
         typer.Option(help="Write the rule as a Prometheus rule file and exit; - prints it.", show_default=False),
@@ -53,6 +57,11 @@ def guard(
     document = read_verdict(verdict)
     if document.rollback is None or not document.rollback.paces:
         raise UsageError(f"{verdict} has no rule for going back: the baseline's time per output token was not measured")
+    if document.void:
+        raise UsageError(
+            f"{verdict} is of a run that proves nothing ({document.headline}), so its thresholds do not either; decide again"
+        )
+    limit_s = duration(on_rollback_limit).value
     headers = dict(read_header(text) for text in header or ())
     if alert is not None:
         text = alert_rules(document, _engine(document, url, headers), alert_window)
@@ -88,8 +97,9 @@ def guard(
     found = last[0].finding if last else None
     if found is not None and found.state == "rollback":
         if on_rollback is not None:
-            done = subprocess.run(on_rollback, shell=True, check=False)
-            print(f"{on_rollback!r} ended with {done.returncode}", flush=True)
+            code = run_to_its_end(on_rollback, limit_s)
+            ended = f"took longer than {on_rollback_limit} and was ended" if code is None else f"ended with {code}"
+            print(f"{without_secrets(on_rollback)!r} {ended}", flush=True)
         return AGAINST
     if found is None:
         print(

@@ -115,6 +115,26 @@ def test_kill_9_of_netgain_still_runs_the_stop_hook(tmp_path):
     assert (tmp_path / "stopped").read_text() == "baseline\n"
 
 
+STARTING = KILLED.replace('"start": "true"', '"start": f"echo; sleep 1.5; touch {folder}/deployed"').replace(
+    "await arm.start()", "asyncio.get_running_loop().call_later(0.5, print, 'started'); await arm.start()"
+)
+
+
+def test_kill_9_while_the_start_hook_runs_leaves_nothing_deployed_behind_the_stop_hook(tmp_path):
+    """A `helm upgrade --wait` that went on would finish after the uninstall."""
+    command = [sys.executable, "-u", "-c", STARTING, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as lab:
+        assert lab.stdout.readline() == b"started\n"
+        lab.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 10
+    while not (tmp_path / "stopped").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    time.sleep(1.7)  # as long as the start hook would have taken
+    assert not (tmp_path / "deployed").exists()
+
+
 async def test_the_start_hook_may_tell_the_url(hooks):
     arm = HookedArm(
         "candidate", hooks(url=None, start="""echo submitted; echo '{"url": "http://node17:8000/v1"}'""", stop="true")

@@ -11,7 +11,7 @@ import yaml
 
 from netgain.deciding.experiment.rollback import Rollback
 from netgain.deciding.guard.rule import highest_load
-from netgain.deciding.guard.sources import PACES, PaceSource, histogram_names
+from netgain.deciding.guard.sources import GAPS_BY_STEP, PACES, PaceSource, histogram_names
 from netgain.deciding.verdict.document import VerdictDocument
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import MEANINGS, Engine
@@ -89,10 +89,11 @@ def _tails(rule: Rollback, engine: Engine, window: str) -> list[dict[str, Any]]:
         if not names:
             continue
         buckets = f"sum by (le, job, instance) (rate({names[0]}_bucket[{window}]))"
+        unlike = _unless_speculating(engine, window) if tail.metric == "itl" else ""
         found.append(
             {
                 "alert": "NetgainRollbackTail",
-                "expr": f"histogram_quantile({tail.share:g}, {buckets}) > {tail.limit_s:.6g}",
+                "expr": f"histogram_quantile({tail.share:g}, {buckets}) > {tail.limit_s:.6g}{unlike}",
                 "for": window,
                 "annotations": {
                     "summary": f"Go back: p{tail.share * 100:g} of {tail.metric} above {tail.limit_s * 1e3:.4g} ms ({tail.basis})"
@@ -100,6 +101,12 @@ def _tails(rule: Rollback, engine: Engine, window: str) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _unless_speculating(engine: Engine, window: str) -> str:
+    """Where the engine's gaps are of steps, they are of tokens only while no drafts are verified."""
+    counter = GAPS_BY_STEP.get(engine)
+    return "" if counter is None else f" unless on (job, instance) sum {BY} (increase({counter}[{window}])) > 0"
 
 
 def _load(rule: Rollback, engine: Engine, window: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from netgain.deciding.experiment.rollback import Rollback, TailLimit
-from netgain.deciding.guard.sources import histogram_names, pace_source, tried
+from netgain.deciding.guard.sources import gaps_are_steps, histogram_names, pace_source, tried
 from netgain.measuring.observe.histogram import HistogramDelta
 from netgain.measuring.observe.names import MEANINGS, Engine
 from netgain.measuring.observe.window import ServerWindow
@@ -21,6 +21,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What a window of a service's counters says. `requests` ended and `tokens` were put out; None: not told.
 
     `in_flight` is a mean over the window: by Little's law from ended requests, else from the gauge of running ones.
+    `unlike`: metrics whose histogram is not of what the client measured, and why; they are not among `tails`.
     """
 
     engine: Engine
@@ -32,6 +33,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     differs: str | None
     in_flight: float | None
     tails: dict[str, HistogramDelta]
+    unlike: dict[str, str] = msgspec.field(default_factory=dict)
 
     def full(self, rule: Rollback) -> bool:
         """Whether the window is long enough to be judged."""
@@ -74,6 +76,11 @@ def read(window: ServerWindow, engine: Engine) -> Reading:
         in_flight = ended.sum / seconds
     elif window.scrapes > 2:
         in_flight = _gauge(window, engine)
+    unlike = (
+        {"itl": "the engine counts a step once, however many drafts it commits"}
+        if gaps_are_steps(engine, window)
+        else {}
+    )
     return Reading(
         engine=engine,
         seconds=seconds,
@@ -84,8 +91,11 @@ def read(window: ServerWindow, engine: Engine) -> Reading:
         differs=None if source is None else source.differs,
         in_flight=in_flight,
         tails={
-            metric: found for metric in ("ttft", "itl", "e2e") if (found := _find(window, engine, metric)) is not None
+            metric: found
+            for metric in ("ttft", "itl", "e2e")
+            if metric not in unlike and (found := _find(window, engine, metric)) is not None
         },
+        unlike=unlike,
     )
 
 
@@ -114,7 +124,8 @@ def examine(rule: Rollback, reading: Reading) -> Finding:
     for tail in rule.tails:
         name = f"p{tail.share * 100:g} of {tail.metric}"
         if tail.metric not in reading.tails:
-            told.append(f"{name} is not watched: the service has no histogram of it")
+            why = reading.unlike.get(tail.metric, "the service has no histogram of it")
+            told.append(f"{name} is not watched: {why}")
             continue
         judged = exceeds(tail, reading.tails[tail.metric])
         if judged is None:

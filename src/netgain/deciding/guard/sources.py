@@ -86,6 +86,17 @@ PACES: Mapping[Engine, tuple[PaceSource, ...]] = {
 }
 
 
+# a histogram of gaps that counts a step once, however many tokens it commits -> the counter of the steps that verified drafts:
+# its percentiles are a client's per token only while that stands still
+GAPS_BY_STEP: Mapping[Engine, str] = {"vllm": "vllm:spec_decode_num_drafts_total"}
+
+
+def gaps_are_steps(engine: Engine, window: ServerWindow) -> bool:
+    """Whether the engine's gaps between tokens were, in this window, gaps between steps that commit several."""
+    counter = GAPS_BY_STEP.get(engine)
+    return counter is not None and bool(window.gained(counter))
+
+
 def pace_source(engine: Engine, window: ServerWindow) -> PaceSource | None:
     """The first of the engine's sources whose names are all there."""
     for source in PACES[engine]:

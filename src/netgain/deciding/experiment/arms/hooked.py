@@ -20,6 +20,7 @@ from netgain.deciding.experiment.arm import Observed
 from netgain.deciding.experiment.arms import keeper
 from netgain.deciding.experiment.arms.hooks import Hook, Hooks
 from netgain.deciding.experiment.arms.reset import ask_reset
+from netgain.deciding.experiment.arms.shell import run_to_its_end
 from netgain.errors import Unavailable, UsageError
 from netgain.measuring.client.endpoint import base_url
 from netgain.secrecy import without_secrets, words_without_secrets
@@ -100,7 +101,7 @@ class HookedArm:
         limit_s = self._hooks.timeout_s("observe")
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             try:
-                code = _run_to_its_end(hook.run, self._environment("observe"), limit_s, output, errors)
+                code = run_to_its_end(hook.run, limit_s, self._environment("observe"), output, errors)
                 output.seek(0)
                 errors.seek(0)
                 if code is None:
@@ -153,6 +154,13 @@ class HookedArm:
         guard.stdin.write((0).to_bytes(8, "big"))
         return guard
 
+    def _tell_guard(self, group: int) -> None:
+        """Which process group starts the server now (0: none): killed first where netgain ends before it does."""
+        assert self._guard is not None
+        assert self._guard.stdin is not None
+        with suppress(OSError):  # a guard that is gone is told of by `stop`
+            self._guard.stdin.write(group.to_bytes(8, "big"))
+
     async def _run(self, name: str, hook: Hook) -> str:
         """What the hook printed. Output goes to files: a pipe would wait for whatever the hook left running behind it."""
         limit_s = self._hooks.timeout_s(name)
@@ -168,6 +176,8 @@ class HookedArm:
                 start_new_session=True,
             )
             try:
+                if name == "start":
+                    self._tell_guard(process.pid)
                 async with asyncio.timeout(limit_s):
                     code = await process.wait()
             except TimeoutError:
@@ -181,6 +191,8 @@ class HookedArm:
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()
+                if name == "start":
+                    self._tell_guard(0)
             errors.seek(0)
             output.seek(0)
             if code != 0:
@@ -205,29 +217,6 @@ class HookedArm:
             return f"takes longer than {patience_s:.1f} s"
         except (aiohttp.ClientError, OSError) as error:
             return f"cannot be reached ({error})"
-
-
-def _run_to_its_end(
-    command: str, environment: dict[str, str], limit_s: float, output: IO[bytes], errors: IO[bytes]
-) -> int | None:
-    """Its exit code; None when it took too long, and was ended together with what it had started."""
-    process = subprocess.Popen(
-        ("sh", "-c", command),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=errors,
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _told_url(output: str, arm: str) -> str:

@@ -3,9 +3,11 @@
 Run as a script: `python -I -S keeper.py GRACE_S run COMMAND...` keeps COMMAND running until the end and gives it GRACE_S to
 end when asked; `... GRACE_S at-end COMMAND...` runs it at the end and gives it GRACE_S. Standard input is the lifeline: it
 begins with the variables to add to the command's environment (a length of 8 bytes, then NAME=VALUE parts with NUL between
-them), and its end means that netgain ended or wants the command to end. On Linux orphans of the command become children of this
-process, so that also those in sessions and process groups of their own are found. Imports as little as it can (no pathlib),
-since an arm waits for it.
+them), and its end means that netgain ended or wants the command to end. In between come process groups, 8 bytes each: the
+last one, unless it is 0, is killed before the command at the end runs, which it would otherwise outlive.
+
+On Linux orphans of the command become children of this process, so that also those in sessions and process groups of their
+own are found. Imports as little as it can (no pathlib), since an arm waits for it.
 """
 
 import os
@@ -37,14 +39,19 @@ def main() -> int:
         signal.signal(ignored, signal.SIG_IGN)
     server = None if at_end else _start(command, environment)
     code: int | None = None
+    groups = b""
     while code is None and not told["end"]:
         ready, _, _ = select.select([0, woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
-        if 0 in ready and not os.read(0, 4096):
-            told["end"] = True
+        if 0 in ready:
+            part = os.read(0, 4096)
+            groups += part
+            told["end"] = told["end"] or not part
         code = _reap(server, code)
     if server is None:
+        if unfinished := int.from_bytes(groups[-8:], "big"):
+            _signal_group(unfinished, signal.SIGKILL)
         server = _start(command, environment)
     elif code is None:
         _signal_group(server, signal.SIGCONT)
