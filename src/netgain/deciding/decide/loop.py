@@ -38,8 +38,9 @@ from netgain.deciding.decide.prepared import (
     prepared_before,
     settings_tree,
 )
+from netgain.deciding.decide.promise_kept import judge_promise
 from netgain.deciding.decide.prompts import cannot_show, looped_share, prepare_items, server_client_gap_s
-from netgain.deciding.decide.quality import check_files, for_verdict, judge_arms, limits_of, quality_ask
+from netgain.deciding.decide.quality import check_files, judge_arms, limits_of, quality_ask
 from netgain.deciding.decide.recording import record_baseline
 from netgain.deciding.decide.score import score
 from netgain.deciding.decide.server import Served, served_model, step_counts
@@ -62,6 +63,7 @@ from netgain.deciding.report.outcome import Outcome, arm_limits, arm_report, dra
 from netgain.deciding.technique.catalogue import CATALOGUE, technique
 from netgain.deciding.technique.drafter import read_drafter
 from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.promise import promised_on
 from netgain.deciding.verdict.deploy import deployable
 from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.client.narrator import Narrator
@@ -268,14 +270,15 @@ async def _try(
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
     await handoffs.end(arms)
     narrator.phase("judging")
-    gated = quality if chosen.kind == "lossy" else None
+    promise = promised_on(chosen.kind, settings.engine)
+    kept = await judge_promise(promise, trial.observations, design.items, arms, settings.engine, served.name, quality)
     terms = Terms(
-        promises_identity=chosen.kind == "token-identical",
+        promises_identity=promise == "token-identical",
         slo=slo,
         minimum_effect=settings.minimum_effect,
         seed=settings.seed,
-        doubts=gated.doubts if gated is not None else (),
-        losses=gated.losses if gated is not None else (),
+        doubts=kept.doubts,
+        losses=kept.losses,
     )
     judged = await judge_trial(trial, design, terms, chosen, facts, prediction.setting, narrator)
     analysis = judged.analysis
@@ -321,10 +324,8 @@ async def _try(
         budget=budget,
         cannot_show=(*base.cannot_show, *newly_lost(base.budget, budget)),
         handoffs=handoffs.costs() if len(trial.fresh) == len(trial.observations) else None,
-        quality=None
-        if quality is None
-        else for_verdict(quality, chosen.kind, analysis.verdict.identity, settings.scorer),
-        caveats=(*caveats_of(served), *caveats),
+        quality=kept.in_verdict(quality, promise, analysis.verdict.identity, settings.scorer),
+        caveats=(*caveats_of(served), *caveats, *kept.caveats(settings.engine)),
         deployable=(
             deployable(
                 settings.engine,

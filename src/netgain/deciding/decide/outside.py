@@ -118,7 +118,7 @@ async def with_ids(
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S)) as session:
         for record in records:
             item = items.get(record.item_id)
-            prompt = None if item is None else await _prompt_ids(session, url, engine, model, item)
+            prompt = None if item is None else await prompt_ids(session, url, engine, model, item)
             answer = (
                 await token_ids(session, url, engine, model, record.text)
                 if prompt is not None and record.text
@@ -156,9 +156,10 @@ def _account(record: ClientRecord, prompt: tuple[int, ...], answer: tuple[int, .
     )
 
 
-async def _prompt_ids(
+async def prompt_ids(
     session: aiohttp.ClientSession, url: str, engine: Engine, model: str, item: Item
 ) -> tuple[int, ...] | None:
+    """What the engine makes of a whole prompt, chat template and start tokens included; None where it does not say."""
     if item.prompt is not None:
         return await token_ids(session, url, engine, model, item.prompt, special=True)
     messages = msgspec.to_builtins(item.messages)

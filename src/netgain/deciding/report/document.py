@@ -4,6 +4,7 @@ from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import CANDIDATE
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.technique.catalogue import CATALOGUE
+from netgain.deciding.technique.promise import promised_on
 from netgain.deciding.verdict.document import ArmFacts, DesignFacts, Load, Subject, VerdictDocument
 from netgain.deciding.verdict.publish import About, publish
 
@@ -23,7 +24,7 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
         technique=Subject(
             name=outcome.chosen,
             title=outcome.title or outcome.chosen,
-            kind=None if technique is None else technique.kind,
+            kind=None if technique is None else promised_on(technique.kind, outcome.engine),
             setting=None if outcome.prediction is None else outcome.prediction.setting,
         ),
         load=Load(
