@@ -24,6 +24,14 @@ def test_a_runner_that_fell_back_in_one_arm_only_is_said():
     assert "VLLM_USE_V2_MODEL_RUNNER=0" in said
 
 
+def test_confounders_are_the_same_whichever_arm_speculates():
+    """ "new against old" is often asked the other way round."""
+    sglang = ("--speculative-algorithm", "NGRAM")
+    for engine, flags in (("vllm", NGRAM), ("sglang", sglang)):
+        assert confounders(engine, setup("baseline", flags), setup("candidate")) != ()
+        assert confounders(engine, setup("baseline", flags), setup("candidate", flags)) == ()
+
+
 def test_the_same_runner_in_both_arms_is_no_confounder():
     both = "Model Runner V2 requires Triton; using the V1 model runner instead."
     assert confounders("vllm", setup("baseline", log=both), setup("candidate", NGRAM, log=both)) == ()

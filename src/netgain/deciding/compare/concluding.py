@@ -21,6 +21,8 @@ from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.spending import newly_lost
 from netgain.deciding.report.outcome import arm_report
 from netgain.measuring.measurement.reference_kernels import reference_kernels
+from netgain.measuring.observe.names import known_engine
+from netgain.measuring.observe.reading import HOW_TO_READ
 from netgain.measuring.workload.slo import parse_slo
 from netgain.wording import count
 
@@ -163,7 +165,8 @@ def _caveats(ready: Prepared, design: Design) -> tuple[str, ...]:
     sources = {one.server.engine for one in ready.met.values()}
     if len(sources) > 1:
         said.append("The engines differ, so defaults that were not set (batching, caching, sampling) differ with them.")
-    return tuple(said)
+    known = {engine for source in sources if (engine := known_engine(source)) is not None}
+    return (*said, *(HOW_TO_READ[engine] for engine in sorted(known & HOW_TO_READ.keys())))
 
 
 def _repeats_a_prompt(design: Design) -> bool:

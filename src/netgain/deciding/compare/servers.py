@@ -114,8 +114,7 @@ async def _measure(
         stack.callback(journal.close)
         if not settings.resume:
             keep(settings.output, planned)
-    setups = {name: known.setup for name, known in ready.known.items()}
-    caveats = (*frozen(started), *what_differs(settings, setups))
+    caveats = (*frozen(started), *what_differs(ready.known))
     for caveat in caveats:
         narrator.found(caveat)
     narrator.phase(announcement(design, ready.request_s), design.fewest.blocks)

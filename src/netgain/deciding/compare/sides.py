@@ -6,11 +6,12 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
+from netgain.deciding.compare.meeting import Known
 from netgain.deciding.compare.running import RunningServer
 from netgain.deciding.compare.settings import Settings
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.attached import AttachedServer
-from netgain.deciding.experiment.arms.confounders import ArmSetup, differences, known_confounders, listed
+from netgain.deciding.experiment.arms.confounders import UNTOLD, ArmSetup, differences, known_confounders, listed
 from netgain.deciding.experiment.arms.described import Described, launched
 from netgain.deciding.experiment.arms.idle import SPINNING, find_spinners, give_turn
 from netgain.deciding.experiment.arms.port import check_free
@@ -96,18 +97,32 @@ def _running(met: Met, name: str, may_reset: bool, metrics_url: str | None) -> R
     return RunningServer(attached(met, name, may_reset), metrics_url, met.options.headers, met.server.model)
 
 
-def what_differs(settings: Settings, setups: Mapping[str, ArmSetup | None]) -> tuple[str, ...]:
-    """What two started servers of one engine say of their settings, and what is known to change behind one's back."""
-    before, after = setups.get(BASELINE), setups.get(CANDIDATE)
-    engines = {described.engine for described in settings.started.values()}
-    engine = next(iter(engines), None)
-    if before is None or after is None or len(engines) > 1 or engine is None:
+def what_differs(known: Mapping[str, Known]) -> tuple[str, ...]:
+    """What two servers of one engine say of their settings, and what is known to change behind one's back. Of two that were
+    started their flags and logs are known, too; else both are taken as a client sees them."""
+    before, after = known[BASELINE], known[CANDIDATE]
+    engine = known_engine(before.greeted.server.engine)
+    if (
+        engine is None
+        or engine != known_engine(after.greeted.server.engine)
+        or before.greeted.base == after.greeted.base
+    ):
         return ()
-    found = known_confounders(engine, before, after)
-    if before.configuration is not None and after.configuration is not None:
-        differ = differences(before.configuration, after.configuration)
-        found += [f"Settings that differ, speculation's own aside: {listed(differ)}."] if differ else []
+    setups = [one.setup for one in (before, after) if one.setup is not None]
+    if len(setups) < 2:
+        setups = [_seen(BASELINE, before), _seen(CANDIDATE, after)]
+    found = known_confounders(engine, *setups)
+    told = [setup.configuration for setup in setups]
+    if told[0] is None or told[1] is None:
+        return (*found, UNTOLD.format(engine=engine))
+    differ = differences(told[0], told[1])
+    found += [f"Settings that differ, speculation's own aside: {listed(differ)}."] if differ else []
     return tuple(found)
+
+
+def _seen(name: str, known: Known) -> ArmSetup:
+    said = {field: str(value) for field, value in known.greeted.server.said.items()}
+    return ArmSetup(name=name, flags=(), configuration=said or None)
 
 
 def frozen(started: Started) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from netgain.deciding.verdict.document import Caveat
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.observe.names import Engine
+from netgain.measuring.observe.reading import HOW_TO_READ
 from netgain.measuring.observe.scrape import Observed, snapshot
 from netgain.measuring.workload.item import Item
 
@@ -133,4 +134,6 @@ async def caveats_before(
         cold = await verify_cold(arm, asked)
         if cold.caveat is not None:
             found.append(Caveat(says=f"{name}: {cold.caveat}", engine=engine, source="counters around a probe"))
+    if engine in HOW_TO_READ:
+        found.append(Caveat(says=HOW_TO_READ[engine], engine=engine, source="the engine's source"))
     return tuple(found)

@@ -12,6 +12,7 @@ import msgspec
 from netgain.measuring.observe.names import Engine
 
 MOST_FIELDS_SAID = 12
+UNTOLD = "{engine} did not tell its effective configuration, so differences between the arms could not be looked for."
 _RUNNER_FALLBACK = re.compile(r"Model Runner V2 .*?using the V1 model\s+runner")
 _NOT_ASYNC = re.compile(r"Async scheduling .*?will be disabled")
 _V1_ONLY = ("ngram", "draft_model", "medusa", "suffix")
@@ -52,10 +53,7 @@ def confounders(
     technique's own, and speculation's, are no confounders."""
     found = [*known_confounders(engine, baseline, candidate)]
     if baseline.configuration is None or candidate.configuration is None:
-        found.append(
-            f"{engine} did not tell its effective configuration, so differences between the arms could not be looked for."
-        )
-        return tuple(found)
+        return (*found, UNTOLD.format(engine=engine))
     own = _OWN.get(technique or "")
     differ = [
         one
@@ -97,9 +95,14 @@ def known_confounders(engine: Engine, baseline: ArmSetup, candidate: ArmSetup) -
                 f"vLLM fell back to its V1 model runner in the {only} only, so runners are compared as well as the technique: "
                 "set VLLM_USE_V2_MODEL_RUNNER=0 for both arms."
             )
-        elif not pinned and not any(fell.values()) and _vllm_method(candidate.flags) in _V1_ONLY:
+        elif (
+            not pinned
+            and not any(fell.values())
+            and len(v1_only := _methods(baseline, candidate) & {*_V1_ONLY, None}) > 1
+        ):
+            (method,) = v1_only - {None}
             found.append(
-                f"vLLM runs {_vllm_method(candidate.flags)} on its V1 model runner only and may choose V2 without it; neither "
+                f"vLLM runs {method} on its V1 model runner only and may choose V2 without it; neither "
                 "log says which ran. Set VLLM_USE_V2_MODEL_RUNNER=0 for both arms to be sure."
             )
         turned_off = [arm.name for arm in (baseline, candidate) if _NOT_ASYNC.search(arm.log)]
@@ -111,16 +114,20 @@ def known_confounders(engine: Engine, baseline: ArmSetup, candidate: ArmSetup) -
         if any("--disable-log-stats" in arm.flags for arm in (baseline, candidate)):
             found.append("vLLM's statistics are off (--disable-log-stats), so its counters could not be read.")
     if engine == "sglang":
-        speculates = any(flag.startswith("--speculative-algorithm") for flag in candidate.flags)
-        limited = [
-            any(flag.startswith("--max-running-requests") for flag in arm.flags) for arm in (baseline, candidate)
-        ]
-        if speculates and not all(limited):
+        speculates, limited = (
+            [any(flag.startswith(option) for flag in arm.flags) for arm in (baseline, candidate)]
+            for option in ("--speculative-algorithm", "--max-running-requests")
+        )
+        if speculates[0] != speculates[1] and not all(limited):
             found.append(
                 "SGLang sets its limit of running requests to 48 and turns mixed chunking off under speculation unless told "
                 "otherwise: set --max-running-requests in both arms, or a difference at high load is the limit's."
             )
     return found
+
+
+def _methods(*arms: ArmSetup) -> set[str | None]:
+    return {_vllm_method(arm.flags) for arm in arms}
 
 
 def _vllm_method(flags: Sequence[str]) -> str | None:

@@ -1,5 +1,6 @@
 """An arm as a user describes it, in a file or by the command line that starts it, and the arm made from that."""
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from netgain.deciding.experiment.arms.llama_cpp import launched_llama_cpp
 from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.deciding.experiment.arms.port import check_port, names_address, pinned_port
 from netgain.deciding.experiment.arms.sglang import launched_sglang
-from netgain.deciding.experiment.arms.starting import Starting
+from netgain.deciding.experiment.arms.starting import Starting, given_words
 from netgain.deciding.experiment.arms.vllm import launched_vllm
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine
@@ -191,10 +192,10 @@ async def setup_of(arm: Arm, described: Described, flags: Sequence[str] = ()) ->
     engine = described.engine
     return ArmSetup(
         name=arm.name,
-        flags=(*described.starting.flags, *flags),
+        flags=given_words(described.starting, flags),
         configuration=None if engine is None else await effective_configuration(arm.url, engine, log),
         log=log,
-        environment=described.starting.environment,
+        environment={**os.environ, **described.starting.environment},
     )
 
 
