@@ -12,6 +12,7 @@ from netgain.ledger.clock import WallClock
 from netgain.serving.tiers.medium import FaultKind
 from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions
 from netgain.serving.tiers.tier import Tier, TierOptions
+from tests.serving.tiers.links import link
 from tests.serving.tiers.samples import packed, several
 from tests.serving.tiers.servers import Server, valkey
 
@@ -168,6 +169,24 @@ async def test_a_server_that_says_nothing_or_nonsense_is_left_alone(answer: byte
         assert tier.stats().unread[FaultKind.BREAKER] > 0
     listening.close()
     await listening.wait_closed()
+
+
+async def test_a_long_list_of_keys_comes_page_by_page(server: Server) -> None:
+    """Purging, listing and sweeping a large tier took one exchange, whose bound it broke."""
+    medium = RemoteMedium(f"redis://127.0.0.1:{server.port}/0")
+    keys = {number.to_bytes(32, "big") for number in range(16_000)}
+    await asyncio.gather(*(medium.write(key, b"x") for key in keys))
+    await medium.close()
+    async with link(server.port, latency_s=0.04) as far, closing(remote(far.port)) as tier:
+        began_s = time.monotonic()
+        found = await tier.keys()
+        assert found is not None
+        assert (len(found), set(found)) == (16_000, keys)
+        assert time.monotonic() - began_s > TIMEOUT_S
+        far.latency_s = 2 * TIMEOUT_S
+        assert await tier.keys() is None
+        assert tier.usable, "nobody's request waited for it"
+        assert tier.stats().other_faults == {FaultKind.TIMEOUT: 1}
 
 
 async def test_what_others_keep_there_is_not_ours(server: Server) -> None:

@@ -13,13 +13,19 @@ from netgain.serving.tiers.layered import LayersLoaded
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_ASKED = 0.9  # of the time that a request waits: what is known by then reaches it in time
+_LATE = 0.999  # of the time for asking
 
 
 async def locate(
-    store: KVStore, load: Load, mailbox: Mailbox, located: Callable[[Load, Located | None, float], None]
+    store: KVStore, load: Load, wait_s: float, mailbox: Mailbox, located: Callable[[Load, Located | None, float], None]
 ) -> None:
-    """Where the blocks of `load` are; None where that could not be found out."""
-    mailbox.post(partial(located, load, await _harmless(store.locate(load.keys))))
+    """Where the blocks of `load` are, as far as the tiers say while it is waited for; None where that could not be found out.
+    Nothing is posted when they said nothing by then: that is no answer."""
+    within_s = _ASKED * wait_s
+    found = await _harmless(store.locate(load.keys, within_s))
+    if found is None or found.seconds < _LATE * within_s or None not in found.places[:1]:
+        mailbox.post(partial(located, load, found))
 
 
 async def fetch(

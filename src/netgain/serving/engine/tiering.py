@@ -96,7 +96,7 @@ class Tiering:
         load = Load(generation, base, tuple(keys[base:]), now_s, now_s + wait_s)
         sequence.to_load = None
         self._loads[sequence.id] = load
-        self._runner.start(tier_jobs.locate(self._store, load, self._mailbox, self._located))
+        self._runner.start(tier_jobs.locate(self._store, load, wait_s, self._mailbox, self._located))
 
     async def answers(self) -> None:
         """Wait a moment for tiers that were just asked, if they are known to be quick."""

@@ -51,7 +51,12 @@ def build_store(
         envelope = vault = Vault(Path(settings.vault).expanduser())
         destroyed = vault.is_destroyed
     wanted = expected(planes, coder, others, sealed=settings.vault is not None)
-    exchange = TierOptions(timeout_s=settings.timeout_s, group=TieringOptions().group, retention_s=settings.retention_s)
+    exchange = TierOptions(
+        timeout_s=settings.timeout_s,
+        group=TieringOptions().group,
+        retention_s=settings.retention_s,
+        object_bytes=max(object_bytes(planes)),
+    )
     check_room(specs, object_bytes(planes))
     back = written_back(specs)
     tiers = build_tiers(specs, clock, wanted, exchange)

@@ -50,7 +50,12 @@ class KVTierSettings(Settings):
     )
     lookup_s: float = Field(default=0.5, gt=0, le=60, description="longest wait of a request for where its KV is")
     load_s: float = Field(default=10.0, gt=0, le=600, description="longest wait of a request for its KV")
-    timeout_s: float = Field(default=2.0, gt=0, le=60, description="longest exchange with a tier, of up to 16 objects")
+    timeout_s: float = Field(
+        default=2.0,
+        gt=0,
+        le=60,
+        description="longest exchange with a tier, of up to 16 objects, beside what its bytes take at 8 MB/s",
+    )
     ahead_bytes: int = Field(
         default=256 << 20, ge=0, description="fetched at most for requests that are still in the queue"
     )

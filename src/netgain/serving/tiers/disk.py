@@ -8,15 +8,15 @@ Several processes may share a folder; each learns of the others' files when it a
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import itertools
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +26,17 @@ from netgain.errors import UsageError
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
-from netgain.serving.tiers.object_files import is_object, open_object, read_all, remove_if_dead, scandir, whole_object
+from netgain.serving.tiers.object_files import (
+    entries,
+    fault_of,
+    is_object,
+    open_object,
+    read_all,
+    remove_if_dead,
+    scandir,
+    shards,
+    whole_object,
+)
 from netgain.serving.tiers.pinning import Pinning
 
 T = TypeVar("T")
@@ -34,14 +44,6 @@ _OBJECT = re.compile(r"[0-9a-f]{64}\.kv")
 _UNFINISHED = re.compile(r"[0-9a-f]{64}\.\d+-\d+\.tmp")
 _TOUCH_EVERY_S = 60.0
 _AT_ONCE = 256  # files that a scan takes in without letting others at the bookkeeping
-_KINDS = {
-    errno.ENOSPC: FaultKind.FULL,
-    errno.EDQUOT: FaultKind.FULL,
-    errno.EFBIG: FaultKind.FULL,
-    errno.EROFS: FaultKind.READ_ONLY,
-    errno.EACCES: FaultKind.READ_ONLY,
-    errno.EPERM: FaultKind.READ_ONLY,
-}
 
 
 class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,10 +120,10 @@ class DiskMedium:
     async def remove(self, keys: Sequence[bytes]) -> int:
         return await self._call(lambda: sum([self._remove(key) for key in keys]))
 
-    async def keys(self) -> list[bytes]:
-        return await self._call(
-            lambda: [bytes.fromhex(entry.name[:64]) for entry in self._entries() if _OBJECT.fullmatch(entry.name)]
-        )
+    async def pages(self) -> AsyncIterator[list[bytes]]:
+        for shard in await self._call(lambda: shards(self._folder)):
+            there = await self._call(partial(scandir, shard))
+            yield [bytes.fromhex(entry.name[:64]) for entry in there if _OBJECT.fullmatch(entry.name)]
 
     async def ping(self) -> None:
         await self._call(lambda: self._folder.stat())
@@ -149,7 +151,7 @@ class DiskMedium:
         try:
             return await self._loop.run_in_executor(self._threads, work)
         except OSError as error:
-            raise Fault(_KINDS.get(error.errno or 0, FaultKind.UNREACHABLE), str(error)) from error
+            raise fault_of(error) from error
 
     def _path(self, key: bytes) -> Path:
         name = key.hex()
@@ -289,14 +291,6 @@ class DiskMedium:
                 with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever would store it
                     self._loop.call_soon_threadsafe(self._given_up, key, data)
 
-    def _entries(self) -> "Iterator[os.DirEntry[str]]":
-        """Every file in the folder and its shards."""
-        for shard in scandir(self._folder):
-            if re.fullmatch("[0-9a-f]{2}", shard.name) and shard.is_dir(follow_symlinks=False):
-                yield from scandir(Path(shard.path))
-            else:
-                yield shard
-
     def _rescan(self) -> None:
         """Behind whoever writes: a folder of many files takes longer than a writer may be kept."""
         if not self._scanning.acquire(blocking=False):
@@ -316,7 +310,7 @@ class DiskMedium:
         """Remove what killed writers left, count what is not ours, know the rest in the order of its last use."""
         found: list[tuple[float, bytes, int]] = []
         foreign = 0
-        for entry in self._entries():
+        for entry in entries(self._folder):
             if _OBJECT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 try:
                     status = entry.stat(follow_symlinks=False)

@@ -2,7 +2,7 @@
 it is evicted keeps it alive, so there are no pins to leak and no buffer to reuse too early. For memory that outlives the
 process, see shared_memory.py."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
@@ -68,8 +68,8 @@ class DramMedium:
                 removed += 1
         return removed
 
-    async def keys(self) -> list[bytes]:
-        return list(self._eviction)
+    async def pages(self) -> AsyncIterator[list[bytes]]:
+        yield list(self._eviction)
 
     async def ping(self) -> None:
         return

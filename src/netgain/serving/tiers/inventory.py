@@ -61,17 +61,17 @@ async def verify(tier: Tier, check: Callable[[StoredObject], None]) -> AsyncIter
 
 async def _objects(tier: Tier, read: Read, group: int) -> AsyncIterator[tuple[bytes, Data]]:
     """What `read` gives of every key that the tier has, `group` keys at a time, without those that went meanwhile."""
-    keys = await tier.keys()
-    if keys is None:
-        raise Silent("it did not say what it has")
-    for start in range(0, len(keys), group):
-        asked = keys[start : start + group]
-        found = await read(asked)
-        if found is None:
-            raise Silent("its objects cannot be read")
-        for address, data in zip(asked, found, strict=True):
-            if data is not None:
-                yield address, data
+    async for page in tier.pages():
+        if page is None:
+            raise Silent("it did not say what it has")
+        for start in range(0, len(page), group):
+            asked = page[start : start + group]
+            found = await read(asked)
+            if found is None:
+                raise Silent("its objects cannot be read")
+            for address, data in zip(asked, found, strict=True):
+                if data is not None:
+                    yield address, data
 
 
 async def sweep(tier: Tier, condemned: Callable[[Found], bool]) -> Swept:

@@ -113,14 +113,16 @@ class KVStore:
         """Queue a raw object that is no block, where a tier has it already only for faster ones."""
         self._offer(stored, self.through if there is None else self._stack.faster(there))
 
-    async def locate(self, keys: Sequence[bytes]) -> Located:
-        """Where each block is, as far as the tiers say."""
+    async def locate(self, keys: Sequence[bytes], within_s: float | None = None) -> Located:
+        """Where each block is up to the first that is missing, as far as the tiers say within that time."""
         started_s = self._clock.now()
-        places: list[int | None] = [0] * len(keys)
+        places = [0] * len(keys)
         for plane in self.planes:
-            there = await self._stack.locate([part_of(key, plane).address() for key in keys])
-            places = [None if a is None or b is None else max(a, b) for a, b in zip(places, there, strict=True)]
-        return Located(tuple(places), self._links(), self._clock.now() - started_s)
+            left_s = None if within_s is None else within_s - (self._clock.now() - started_s)
+            addresses = [part_of(key, plane).address() for key in keys[: len(places)]]
+            there = await self._stack.locate_prefix(addresses, left_s)
+            places = list(map(max, places, there))
+        return Located((*places, *[None] * (len(keys) - len(places))), self._links(), self._clock.now() - started_s)
 
     async def locate_ones(self, parts: Sequence[Part]) -> Located:
         """Where objects are that are no blocks."""

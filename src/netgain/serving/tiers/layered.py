@@ -62,6 +62,10 @@ class LayeredObject:
         at = self._head.payload_at
         return Range(self.address, at + self._next * self._layer_bytes, at + end * self._layer_bytes)
 
+    def wanted_bytes(self, end: int) -> int:
+        _, start, stop = self.wanted(end)
+        return stop - start
+
     def take(
         self,
         end: int,

@@ -1,6 +1,6 @@
 """The seam between a tier and where its bytes lie: memory, a folder, a server. A medium may fail or hang; its tier may not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -92,8 +92,9 @@ class Medium(Protocol):
         """Forget keys; returns how many were there."""
         ...
 
-    async def keys(self) -> list[bytes]:
-        """All keys, in any order."""
+    def pages(self) -> AsyncIterator[list[bytes]]:
+        """All keys, in any order, each once, of those that are there from the first page to the last: page by page, so that no
+        wait for one grows with how many there are."""
         ...
 
     async def ping(self) -> None:

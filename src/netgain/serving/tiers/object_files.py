@@ -3,8 +3,24 @@
 import errno
 import fcntl
 import os
+import re
 import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+
+from netgain.serving.tiers.medium import Fault, FaultKind
+
+_KINDS: Mapping[int, FaultKind] = MappingProxyType(
+    {
+        errno.ENOSPC: FaultKind.FULL,
+        errno.EDQUOT: FaultKind.FULL,
+        errno.EFBIG: FaultKind.FULL,
+        errno.EROFS: FaultKind.READ_ONLY,
+        errno.EACCES: FaultKind.READ_ONLY,
+        errno.EPERM: FaultKind.READ_ONLY,
+    }
+)
 
 
 def open_object(path: Path) -> int | None:
@@ -49,6 +65,30 @@ def is_object(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:
         return False
+
+
+def fault_of(error: OSError) -> Fault:
+    """What it says of the medium."""
+    return Fault(_KINDS.get(error.errno or 0, FaultKind.UNREACHABLE), str(error))
+
+
+def shards(folder: Path) -> list[Path]:
+    """The folders that objects are spread over. Raises OSError."""
+    return [Path(entry.path) for entry in scandir(folder) if _is_shard(entry)]
+
+
+def entries(folder: Path) -> "Iterator[os.DirEntry[str]]":
+    """Every file in the folder and its shards. Raises OSError."""
+    for entry in scandir(folder):
+        if _is_shard(entry):
+            yield from scandir(Path(entry.path))
+        else:
+            yield entry
+
+
+def _is_shard(entry: "os.DirEntry[str]") -> bool:
+    """Whether it is one, and no link to one."""
+    return re.fullmatch("[0-9a-f]{2}", entry.name) is not None and entry.is_dir(follow_symlinks=False)
 
 
 def scandir(folder: Path) -> "list[os.DirEntry[str]]":

@@ -2,7 +2,8 @@
 lifecycle rule; nothing here evicts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -22,17 +23,21 @@ except ModuleNotFoundError as error:
 K = TypeVar("K")
 T = TypeVar("T")
 _SUFFIX = ".kv"
+_OBJECT = re.compile(r"[0-9a-f]{64}\.kv")
+_PAGE = 1000  # names in one answer of a server
 # obstore's threads let go of Python's objects a moment after they gave their answer; if Python ends meanwhile, one that then
 # asks for its lock brings the process down (SIGABRT).
 _LET_GO_S = 0.1
 
 
 class ObjectsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`prefix` is a folder in the bucket. `connections`: how many objects are asked for at once. `settings`: what obstore's
+    """`prefix` is a folder in the bucket. `connections`: how many objects are asked for at once, `questions` how many are asked
+    about, apart from those. `settings`: what obstore's
     stores take (endpoint, region, keys); without them the environment's AWS_* variables count."""
 
     prefix: str = "netgain-kv"
     connections: int = 16
+    questions: int = 64
     settings: dict[str, str] = {}
     allow_http: bool = False
 
@@ -44,7 +49,8 @@ class ObjectsMedium:
 
     def __init__(self, url: str, options: ObjectsOptions | None = None) -> None:
         self._options = options or ObjectsOptions()
-        self._free = asyncio.Semaphore(self._options.connections)
+        self._bodies = asyncio.Semaphore(self._options.connections)
+        self._questions = asyncio.Semaphore(self._options.questions)
         settings: dict[str, Any] = {
             "config": self._options.settings or None,
             "client_options": {"allow_http": self._options.allow_http},
@@ -56,13 +62,13 @@ class ObjectsMedium:
             raise UsageError(f"{url!r} is no bucket: {error}. Write s3://BUCKET") from error
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
-        return await self._each(keys, self._read)
+        return await self._each(keys, self._read, self._bodies)
 
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
-        return await self.ranges([Range(key, 0, HEAD_BYTES) for key in keys])
+        return await self._each([Range(key, 0, HEAD_BYTES) for key in keys], self._range, self._questions)
 
     async def ranges(self, wanted: Sequence[Range]) -> list[Data | None]:
-        return await self._each(wanted, self._range)
+        return await self._each(wanted, self._range, self._bodies)
 
     async def write(self, key: bytes, data: Data) -> None:
         try:
@@ -73,7 +79,7 @@ class ObjectsMedium:
             raise Fault(FaultKind.UNREACHABLE, _first_line(error)) from error
 
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
-        return await self._each(keys, self._has)
+        return await self._each(keys, self._has, self._questions)
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
         return 0
@@ -84,12 +90,15 @@ class ObjectsMedium:
             await self._call(obstore.delete_async(self._store, [self._name(key) for key in there]))
         return len(there)
 
-    async def keys(self) -> list[bytes]:
-        async def names() -> list[str]:
-            return [entry["path"] async for part in obstore.list(self._store, self._options.prefix) for entry in part]
-
-        found = [name.rpartition("/")[2] for name in await self._call(names())]
-        return [bytes.fromhex(name[:64]) for name in found if len(name) == 64 + len(_SUFFIX) and name.endswith(_SUFFIX)]
+    async def pages(self) -> AsyncIterator[list[bytes]]:
+        pages = obstore.list(self._store, self._options.prefix, chunk_size=_PAGE)
+        while True:
+            try:
+                page = await self._call(anext(pages))
+            except StopAsyncIteration:
+                return
+            names = [entry["path"].rpartition("/")[2] for entry in page]
+            yield [bytes.fromhex(name[:64]) for name in names if _OBJECT.fullmatch(name)]
 
     async def ping(self) -> None:
         await self._has(bytes(32))
@@ -136,11 +145,11 @@ class ObjectsMedium:
             return False
         return True
 
-    async def _each(self, wanted: Sequence[K], ask: Callable[[K], Awaitable[T]]) -> list[T]:
+    async def _each(self, wanted: Sequence[K], ask: Callable[[K], Awaitable[T]], places: asyncio.Semaphore) -> list[T]:
         """All answers; the first failure when there is one, once all calls have ended."""
 
         async def one(what: K) -> T:
-            async with self._free:
+            async with places:
                 return await ask(what)
 
         answers = await asyncio.gather(*map(one, wanted), return_exceptions=True)

@@ -2,7 +2,8 @@
 `maxmemory-policy`): one that answers "out of memory" counts as full."""
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar, cast
 
 import msgspec
@@ -22,14 +23,16 @@ except ModuleNotFoundError as error:
     raise Unavailable(f"KV in Valkey or Redis needs a client: {install_command('valkey')}") from error
 
 T = TypeVar("T")
+_PAGE = 1000  # keys that a server looks at for one answer
 
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`prefix` comes before every key. `ttl_s`: the server forgets an object so long after it was written (None: never)."""
+    """`prefix` comes before every key. `ttl_s`: the server forgets an object so long after it was written (None: never).
+    `connections`: no fewer than the tier has transfers and questions at once, or one kind waits for the other."""
 
     prefix: str = "netgain:kv:"
     ttl_s: float | None = 86_400.0
-    connections: int = 4
+    connections: int = 8
 
 
 class RemoteMedium:
@@ -90,12 +93,16 @@ class RemoteMedium:
             return 0
         return int(await self._call(lambda: self._server.unlink(*self._names(keys))))
 
-    async def keys(self) -> list[bytes]:
-        async def scan() -> list[bytes]:
-            return [name async for name in self._server.scan_iter(match=self._prefix + b"*", count=1000)]
-
-        names = await self._call(scan)
-        return sorted({name[len(self._prefix) :] for name in names if len(name) == len(self._prefix) + 32})
+    async def pages(self) -> AsyncIterator[list[bytes]]:
+        length, seen, cursor = len(self._prefix), set[bytes](), 0  # a server that resizes its table names keys twice
+        while True:
+            scan = partial(self._server.scan, cursor, match=self._prefix + b"*", count=_PAGE)
+            cursor, names = cast(tuple[int, list[bytes]], await self._call(scan))
+            page = {name[length:] for name in names if len(name) == length + 32} - seen
+            seen |= page
+            yield list(page)
+            if not cursor:
+                return
 
     async def ping(self) -> None:
         await self._call(lambda: self._server.ping())

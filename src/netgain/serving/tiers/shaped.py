@@ -1,6 +1,6 @@
 """A medium behind a link of chosen latency and bandwidth, so that verdicts about moving KV can be given over a sweep of them."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from netgain.cost.link import ShapedLink
 from netgain.ledger.clock import Clock
@@ -47,8 +47,10 @@ class ShapedMedium:
         await self._until(asked_s + self._down.latency_s)
         return removed
 
-    async def keys(self) -> list[bytes]:
-        return await self._inner.keys()
+    async def pages(self) -> AsyncIterator[list[bytes]]:
+        async for page in self._inner.pages():
+            await self._until(self._clock.now() + self._down.latency_s)
+            yield page
 
     async def ping(self) -> None:
         asked_s = self._clock.now()

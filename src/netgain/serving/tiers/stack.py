@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -140,17 +141,33 @@ class Stack:
         """How often it was purged: what was read before one may not come back by promotion after it."""
         return self._purges.begun
 
-    async def locate(self, keys: Sequence[bytes]) -> list[int | None]:
-        """The index of the fastest tier that says it has each key; slower ones are asked only for what faster ones lack."""
+    async def locate(self, keys: Sequence[bytes], within_s: float | None = None) -> list[int | None]:
+        """The index of the fastest tier that says within that time that it has each key; slower ones are asked only for what
+        faster ones lack."""
+        until_s = None if within_s is None else self._clock.now() + within_s
         where: list[int | None] = [None] * len(keys)
         for index, lane in enumerate(self._lanes):
             missing = [place for place, tier in enumerate(where) if tier is None]
-            if not missing or not lane.tier.usable:
+            left_s = None if until_s is None else until_s - self._clock.now()
+            if not missing or (left_s is not None and left_s <= 0) or not lane.tier.usable:
                 continue
-            there = await lane.tier.contains([keys[place] for place in missing])
+            there = await lane.tier.contains([keys[place] for place in missing], left_s)
             for place, found in zip(missing, there, strict=True):
                 if found:
                     where[place] = index
+        return where
+
+    async def locate_prefix(self, keys: Sequence[bytes], within_s: float | None = None) -> list[int]:
+        """As `locate`, of keys that are of use only behind all those before them: up to the first that no tier has, behind which
+        nothing is asked; up to where the answer is known when the time is up."""
+        until_s = None if within_s is None else self._clock.now() + within_s
+        where: list[int] = []
+        for start in range(0, len(keys), _AT_ONCE):
+            left_s = None if until_s is None else until_s - self._clock.now()
+            there = await self.locate(keys[start : start + _AT_ONCE], left_s)
+            where += [tier for tier in takewhile(lambda tier: tier is not None, there) if tier is not None]
+            if None in there:
+                break
         return where
 
     async def load(self, keys: Sequence[bytes], within_s: float | None = None) -> list[Data | None]:

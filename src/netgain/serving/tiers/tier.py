@@ -1,11 +1,10 @@
 """A tier: a medium that can be relied on. Every wait is bounded, every object is checked, every outcome is counted, and
 nothing that goes wrong with the medium is an exception to who asks: it is a miss, or an object that was not kept."""
 
-import asyncio
-import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.breaker import Breaker
+from netgain.serving.tiers.exchanges import Exchanges
 from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Medium
 from netgain.serving.tiers.object import ADDRESS_BYTES, Expected, Reason, Refused, StoredObject, check_age, unpack
@@ -20,17 +20,21 @@ from netgain.serving.tiers.tier_stats import Direction, TierStats
 
 T = TypeVar("T")
 W = TypeVar("W")
-_log = logging.getLogger(__name__)
+_ASKED_ABOUT = 64  # keys in one question
 
 
 class TierOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`timeout_s` bounds one exchange of at most `group` objects, so that a slow medium gets through and a hung one costs
-    one such wait. `pause_s`: how long nothing is written after the medium was full or read-only.
+    """`timeout_s` and what its bytes take at `slowest_bytes_per_s` bound one exchange of at most `group` objects, so that a slow
+    medium gets through and a hung one costs one such wait; `at_once` go on together. `object_bytes` is what an object may be
+    expected to have before one was met. `pause_s`: how long nothing is written after the medium was full or read-only.
     `retention_s`: what was written longer ago is never used, and is removed when it is met (and by sweeps, see inventory.py);
     None: no age is too old."""
 
     timeout_s: float = 2.0
     group: int = 16
+    at_once: int = 4
+    slowest_bytes_per_s: float = 8e6
+    object_bytes: int = 0
     pause_s: float = 30.0
     failures: int = 1
     open_s: float = 1.0
@@ -59,12 +63,19 @@ class Tier:
         self._options = options or TierOptions()
         self._expected = expected
         self._unix_s = unix_s
-        self._breaker = Breaker(self._options.failures, self._options.open_s, self._options.longest_open_s)
-        self._probe: asyncio.Task[None] | None = None
         self._paused_until_s = 0.0
-        self._said: set[str] = set()
         self._hits = self._misses = 0
         self._loaded, self._stored = Direction(), Direction()
+        self._exchanges = Exchanges(
+            name,
+            clock,
+            Breaker(self._options.failures, self._options.open_s, self._options.longest_open_s),
+            medium.ping,
+            lambda: self.code_link,
+            timeout_s=self._options.timeout_s,
+            at_once=self._options.at_once,
+            slowest_bytes_per_s=self._options.slowest_bytes_per_s,
+        )
         self._refused: Counter[Reason] = Counter()
         self._unread: Counter[FaultKind] = Counter()
         self._unwritten: Counter[FaultKind] = Counter()
@@ -79,7 +90,9 @@ class Tier:
             self._check_age(unpack(data, key, self._expected))
             return data
 
-        found = await self._get(keys, within_s, self._medium.read, whole, lambda key: key)
+        found = await self._get(
+            keys, within_s, self._medium.read, whole, lambda key: key, lambda key: self._object_bytes
+        )
         self._count(found)
         return found
 
@@ -95,7 +108,9 @@ class Tier:
         async def read(group: Sequence[LayeredObject]) -> list[Data | None]:
             return await self._medium.ranges([one.wanted(end) for one in group])
 
-        found = await self._get(objects, within_s, read, layers, lambda one: one.address)
+        found = await self._get(
+            objects, within_s, read, layers, lambda one: one.address, lambda one: one.wanted_bytes(end)
+        )
         self._count([data for data, before in zip(found, began, strict=True) if not before])
         return found
 
@@ -106,6 +121,7 @@ class Tier:
         read: Callable[[Sequence[W]], Awaitable[list[Data | None]]],
         use: Callable[[W, Data], Data | None],
         key_of: Callable[[W], bytes],
+        size_of: Callable[[W], int],
     ) -> list[Data | None]:
         """What `use`, which raises Refused, makes of what `read` gives, group by group."""
         until_s = None if within_s is None else self._clock.now() + within_s
@@ -113,7 +129,7 @@ class Tier:
         for group in _groups(wanted, self._options.group):
             started_s = self._clock.now()
             try:
-                came = await self._bounded(read(group), until_s)
+                came = await self._exchanges.transfer(partial(read, group), sum(map(size_of, group)), until_s)
             except Fault as fault:
                 self._unread[fault.kind] += len(wanted) - len(found)
                 found += [None] * (len(wanted) - len(found))
@@ -126,12 +142,20 @@ class Tier:
                     found.append(None if data is None else use(one, data))
                 except Refused as why:
                     self._refused[why.reason] += 1
-                    self._say(why.reason, f"holds an object that is refused ({why}); it is removed and counted")
+                    self._exchanges.say(
+                        why.reason, f"holds an object that is refused ({why}); it is removed and counted"
+                    )
                     found.append(None)
                     refused.append(key_of(one))
             if refused:
                 await self.delete(refused)
         return found
+
+    @property
+    def _object_bytes(self) -> int:
+        """What an object is expected to have: the mean of those met, or what was said before."""
+        met = self._loaded if self._loaded.objects else self._stored
+        return met.bytes // met.objects if met.objects else self._options.object_bytes
 
     def _check_age(self, found: StoredObject) -> None:
         check_age(found, self._options.retention_s, self._unix_s())
@@ -148,12 +172,14 @@ class Tier:
             if self._clock.now() < self._paused_until_s:
                 raise Fault(FaultKind.PAUSED, "not written: the medium was full or read-only lately")
             started_s = self._clock.now()
-            await self._bounded(self._medium.write(key, data), None)
+            await self._exchanges.transfer(partial(self._medium.write, key, data), len(data))
         except Fault as fault:
             self._unwritten[fault.kind] += 1
             if fault.kind in (FaultKind.FULL, FaultKind.READ_ONLY):
                 self._paused_until_s = self._clock.now() + self._options.pause_s
-                self._say(fault.kind, f"is {fault.kind.replace('_', '-')}, objects are read but none are kept: {fault}")
+                self._exchanges.say(
+                    fault.kind, f"is {fault.kind.replace('_', '-')}, objects are read but none are kept: {fault}"
+                )
             return False
         self._stored.add(1, len(data), self._clock.now() - started_s)
         return True
@@ -164,7 +190,7 @@ class Tier:
         found: list[Data | None] = []
         try:
             for group in _groups(keys, self._options.group):
-                found += await self._bounded(self._medium.heads(group), None)
+                found += await self._exchanges.ask(partial(self._medium.heads, group))
         except Fault as fault:
             self._other[fault.kind] += 1
             return None
@@ -176,26 +202,31 @@ class Tier:
         found: list[Data | None] = []
         try:
             for group in _groups(keys, self._options.group):
-                found += await self._bounded(self._medium.read(group), None)
+                size = len(group) * self._object_bytes
+                found += await self._exchanges.transfer(partial(self._medium.read, group), size)
         except Fault as fault:
             self._other[fault.kind] += 1
             return None
         return found
 
-    async def contains(self, keys: Sequence[bytes]) -> list[bool]:
-        """Whether each key is there: a hint, since it may be evicted, or be refused, before it is read."""
+    async def contains(self, keys: Sequence[bytes], within_s: float | None = None) -> list[bool]:
+        """Whether each key is there, as far as the medium says so within that time: a hint, since it may be evicted, or be
+        refused, before it is read."""
         _check_keys(keys)
+        until_s = None if within_s is None else self._clock.now() + within_s
+        found: list[bool] = []
         try:
-            return await self._bounded(self._medium.has(keys), None)
+            for group in _groups(keys, _ASKED_ABOUT):
+                found += await self._exchanges.ask(partial(self._medium.has, group), until_s)
         except Fault as fault:
             self._other[fault.kind] += 1
-            return [False] * len(keys)
+        return found + [False] * (len(keys) - len(found))
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
         """Keep keys from eviction for so long (see Medium.pin); how many are so kept now."""
         _check_keys(keys)
         try:
-            return await self._bounded(self._medium.pin(keys, for_s), None)
+            return await self._exchanges.ask(partial(self._medium.pin, keys, for_s))
         except Fault as fault:
             self._other[fault.kind] += 1
             return 0
@@ -206,7 +237,7 @@ class Tier:
         removed = 0
         try:
             for group in _groups(keys, self._options.group):
-                removed += await self._bounded(self._medium.remove(group), None)
+                removed += await self._exchanges.ask(partial(self._medium.remove, group))
         except Fault as fault:
             self._other[fault.kind] += 1
             return None
@@ -214,11 +245,22 @@ class Tier:
 
     async def keys(self) -> list[bytes] | None:
         """All keys; None when the medium did not say."""
+        found: list[bytes] = []
+        async for page in self.pages():
+            if page is None:
+                return None
+            found += page
+        return found
+
+    async def pages(self) -> AsyncIterator[list[bytes] | None]:
+        """All keys, page by page, each bounded; ends with None when the medium did not say, which is not held against it."""
+        pages = aiter(self._medium.pages())
         try:
-            return await self._bounded(self._medium.keys(), None)
+            while (page := await self._exchanges.read_on(partial(anext, pages, None))) is not None:
+                yield page
         except Fault as fault:
             self._other[fault.kind] += 1
-            return None
+            yield None
 
     def on_eviction(self, given_up: GivenUp) -> bool:
         """See Medium."""
@@ -238,8 +280,7 @@ class Tier:
     @property
     def usable(self) -> bool:
         """Whether `get` would ask the medium at all; starts the probe of a broken one that is due."""
-        self._start_probe()
-        return self._breaker.allows()
+        return self._exchanges.usable
 
     def stats(self) -> TierStats:
         return TierStats(
@@ -252,76 +293,15 @@ class Tier:
             unread=dict(self._unread),
             unwritten=dict(self._unwritten),
             other_faults=dict(self._other),
-            breaker=self._breaker.state.value,
-            breaker_opened=self._breaker.opened,
+            breaker=self._exchanges.breaker.state.value,
+            breaker_opened=self._exchanges.breaker.opened,
             usage=self._medium.usage(),
         )
 
     async def close(self) -> None:
         """Close the medium; may be called twice."""
-        if self._probe is not None:
-            self._probe.cancel()
-            await asyncio.wait({self._probe})
-            self._probe = None
+        await self._exchanges.close()
         await self._medium.close()
-
-    async def _bounded(self, call: "Awaitable[T]", until_s: float | None) -> T:
-        """The call's result, or Fault when the breaker is open, the call failed or the time is up."""
-        self._start_probe()
-        if not self._breaker.allows():
-            _drop(call)
-            raise Fault(FaultKind.BREAKER, "not tried: the medium failed lately")
-        limit_s, kind = self._options.timeout_s, FaultKind.TIMEOUT
-        if until_s is not None and until_s - self._clock.now() < limit_s:
-            limit_s, kind = until_s - self._clock.now(), FaultKind.ABANDONED
-        try:
-            result = await self._within(call, limit_s, kind)
-        except Fault as fault:
-            if fault.kind in (FaultKind.TIMEOUT, FaultKind.UNREACHABLE, FaultKind.ERROR):
-                self._breaker.failed(self._clock.now())
-                self._say(fault.kind, f"failed and is left alone until a probe finds it well: {fault}")
-            raise
-        self._breaker.succeeded()
-        return result
-
-    async def _within(self, call: "Awaitable[T]", limit_s: float, kind: FaultKind) -> T:
-        task = asyncio.ensure_future(call)
-        alarm = asyncio.ensure_future(self._clock.sleep(limit_s))
-        try:
-            await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise Fault(kind, f"no answer within {limit_s:.3g} s")
-            return task.result()
-        except (Fault, asyncio.CancelledError):
-            raise
-        except Exception as error:
-            _log.exception("tier %s: its medium raised what it may not", self.name)
-            raise Fault(FaultKind.ERROR, f"{type(error).__name__}: {error}") from error
-        finally:
-            alarm.cancel()
-            if not task.done():
-                task.cancel()
-                task.add_done_callback(_forget)
-
-    def _start_probe(self) -> None:
-        if self._breaker.take_probe(self._clock.now()):
-            self._probe = asyncio.ensure_future(self._ping())
-
-    async def _ping(self) -> None:
-        try:
-            await self._within(self._medium.ping(), self._options.timeout_s, FaultKind.TIMEOUT)
-        except Fault:
-            self._breaker.probed(False, self._clock.now())
-        else:
-            self._breaker.probed(True, self._clock.now())
-            _log.warning("tier %s answers again and is used", self.name)
-            self._said -= {FaultKind.TIMEOUT, FaultKind.UNREACHABLE, FaultKind.ERROR}
-
-    def _say(self, about: str, message: str) -> None:
-        """Log once: what repeats is in the counters."""
-        if about not in self._said:
-            self._said.add(about)
-            _log.warning("tier %s %s", self.name, message)
 
 
 def _check_keys(keys: Sequence[bytes]) -> None:
@@ -332,15 +312,3 @@ def _check_keys(keys: Sequence[bytes]) -> None:
 
 def _groups(wanted: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (wanted[start : start + size] for start in range(0, len(wanted), size))
-
-
-def _drop(call: "Awaitable[T]") -> None:
-    """Never start a coroutine that was made."""
-    if asyncio.iscoroutine(call):
-        call.close()
-
-
-def _forget(task: "asyncio.Future[T]") -> None:
-    """Take the outcome of a call that nobody waits for any more."""
-    if not task.cancelled():
-        task.exception()
