@@ -28,7 +28,8 @@ class EngineDouble:
     """`resets`: "works"; "refuses" (and says so); "pretends" (answers 200 and does nothing, and says nothing more);
     "absent" (404); "breaks" (works, and no request is answered any more).
     `key`: without which every request is refused. `port`: 0 for a free one. `keeps` False: no prefix cache. `salted` False: salts
-    are ignored. `counts` False: its counter stays 0, and usage says nothing. `prefill_s`: seconds for a prompt not found."""
+    are ignored. `counts` False: its counter stays 0, and usage says nothing. `prefill_s`: seconds for a prompt not found.
+    `warms_up_s`: more for the first request of all."""
 
     engine: str = "vllm"
     resets: str = "works"
@@ -36,6 +37,7 @@ class EngineDouble:
     salted: bool = True
     counts: bool = True
     prefill_s: float = 0.0
+    warms_up_s: float = 0.0
     key: str | None = None
     port: int = 0
     broken: bool = False
@@ -103,7 +105,8 @@ class EngineDouble:
         tokens = len(body["prompt"].split())
         cached = tokens // BLOCK * BLOCK if self.keeps and key in self.kept else 0
         self.kept.add(key)
-        await asyncio.sleep(0.0 if cached else self.prefill_s)
+        warms_up_s, self.warms_up_s = self.warms_up_s, 0.0
+        await asyncio.sleep(warms_up_s + (0.0 if cached else self.prefill_s))
         if self.counts:
             self.totals[2] += cached
         self.totals[0] += tokens

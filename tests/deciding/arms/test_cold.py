@@ -79,6 +79,11 @@ async def test_counters_that_stay_at_zero_while_prompts_are_found_again_are_not_
         assert "cannot be trusted" in found.caveat
 
 
+async def test_a_first_answer_that_is_slow_by_chance_is_no_sign_of_hits_that_are_not_counted():
+    async with probed(keeps=False, warms_up_s=0.3) as found:
+        assert found.verified is True, found.says
+
+
 async def test_a_server_that_is_gone_is_not_verified():
     arm = AttachedServer("baseline", "http://127.0.0.1:9", engine="vllm", may_reset=True)
     found = await verify_cold(arm, Asking(model="m", options=Options(server_record=False)))
