@@ -113,6 +113,24 @@ async def test_a_restart_between_calls_is_not_noticed(server: Server) -> None:
         assert not tier.stats().unwritten
 
 
+async def test_connections_that_died_without_a_word_while_idle_are_replaced_within_the_call(server: Server) -> None:
+    """Behind a NAT or firewall that forgets idle connections nothing says that they are gone: each cost the tier."""
+    objects = several(range(12))
+    async with link(server.port) as between, closing(remote(between.port, timeout_s=2.0)) as tier:
+        await asyncio.gather(*(tier.put(address, data) for address, data in objects.items()))
+        assert await tier.contains(list(objects)) == [True] * 12
+        before = between.accepted
+        assert before > 1, "several are pooled"
+        await asyncio.sleep(1.2)
+        between.silence()
+        found = await asyncio.gather(*(tier.get([address]) for address in objects))
+        assert found == [[data] for data in objects.values()]
+        assert await tier.put(*packed(99))
+        assert between.accepted > before
+        assert not tier.stats().unread
+        assert tier.stats().breaker_opened == 0
+
+
 async def test_a_call_given_up_in_the_middle_leaves_no_answer_for_the_next(server: Server) -> None:
     """redis/redis-py#2624: after a cancelled command the connection gave its reply to the next one."""
     objects = dict(packed(number, layers=BIG) for number in range(8))

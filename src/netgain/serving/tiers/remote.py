@@ -1,9 +1,12 @@
 """A Valkey or Redis server as a medium. Its memory, and what it evicts, are the server's own (`maxmemory` and
 `maxmemory-policy`): one that answers "out of memory" counts as full."""
 
+import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar, cast
 
 import msgspec
@@ -17,12 +20,17 @@ from netgain.wording import install_command
 try:
     import redis.asyncio as client
     from redis import exceptions
+    from redis.asyncio.connection import AbstractConnection
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 except ModuleNotFoundError as error:
     raise Unavailable(f"KV in Valkey or Redis needs a client: {install_command('valkey')}") from error
 
 T = TypeVar("T")
+_IDLE_S = 1  # after which a connection is asked whether it is alive, before it is used
+_ANSWER_S = 0.25  # for that; far below what a tier gives a call, so that a fresh connection is in time
+# what lies between and forgets idle connections seldom does so within a minute
+_KEEPALIVE = MappingProxyType({socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3})
 _PAGE = 1000  # keys that a server looks at for one answer
 
 
@@ -35,9 +43,21 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 8
 
 
+class _Pool(client.BlockingConnectionPool):
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        """One that died while idle may look alive: what dropped it (a NAT, a firewall, a host that lost power) told nobody."""
+        if connection.is_connected:
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    await connection.check_health()  # type: ignore[no-untyped-call]  # at once if not idle
+            except (TimeoutError, OSError, exceptions.RedisError):
+                await connection.disconnect(nowait=True)
+        await super().ensure_connection(connection)
+
+
 class RemoteMedium:
     """Connects on first use, and again by itself: a connection that the server or something between dropped while idle is
-    replaced within the call that finds it dead."""
+    replaced within the call that finds it dead, also where nothing said that it is."""
 
     outlives = True
 
@@ -47,13 +67,15 @@ class RemoteMedium:
             raise UsageError(f"{self._options.prefix!r} is no prefix of keys: use letters, digits and _ : . / -")
         self._prefix = self._options.prefix.encode()
         try:
-            pool = client.BlockingConnectionPool.from_url(
+            pool = _Pool.from_url(
                 url,
                 max_connections=self._options.connections,
                 timeout=None,  # for a free connection; the tier bounds every wait
                 retry=Retry(NoBackoff(), 1),
                 retry_on_error=[exceptions.ConnectionError],
                 socket_keepalive=True,
+                socket_keepalive_options=_KEEPALIVE,
+                health_check_interval=_IDLE_S,
             )
         except ValueError as error:
             why = "" if "@" in url else f": {error}"  # which may repeat a part of a password
