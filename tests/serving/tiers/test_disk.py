@@ -19,6 +19,7 @@ from netgain.errors import UsageError
 from netgain.ledger.clock import WallClock
 from netgain.serving.tiers.disk import DiskMedium, DiskOptions
 from netgain.serving.tiers.eviction import LRU
+from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import FaultKind
 from netgain.serving.tiers.object import Reason, unpack
 from netgain.serving.tiers.pinning import Pinning
@@ -131,6 +132,45 @@ async def test_a_deleted_file_is_a_miss_and_gives_its_room_back(tmp_path: Path) 
     for number in range(100, 108):
         assert await tier.put(*packed(number))
     assert tier.stats().usage.evictions == 0
+    await tier.close()
+
+
+@pytest.mark.parametrize("asked", ["layers", "heads", "contains"])
+async def test_a_deleted_file_gives_its_room_back_however_it_is_missed(asked: str, tmp_path: Path) -> None:
+    objects = several(range(8))
+    size = len(packed(0)[1])
+    tier = disk(tmp_path, capacity=8 * size)
+    for address, data in objects.items():
+        await tier.put(address, data)
+    gone = list(objects)[4:]
+    for address in gone:
+        file_of(tmp_path, address).unlink()
+    match asked:
+        case "layers":
+            assert await tier.get_layers([LayeredObject(address, 192) for address in gone], 1) == [None] * 4
+        case "heads":
+            assert await tier.heads(gone) == [None] * 4
+        case _:
+            assert await tier.contains(gone) == [False] * 4
+    assert tier.stats().usage.bytes == 4 * size
+    for number in range(100, 104):
+        assert await tier.put(*packed(number))
+    assert tier.stats().usage.evictions == 0
+    assert await tier.contains(list(objects)[:4]) == [True] * 4
+    await tier.close()
+
+
+async def test_asking_for_what_is_being_written_takes_nothing_from_the_books(tmp_path: Path) -> None:
+    objects = dict(packed(number, layers=2000) for number in range(24))
+    tier = disk(tmp_path, durable=True)
+
+    async def ask() -> None:
+        while tier.stats().stored.objects < len(objects):
+            await tier.contains(list(objects))
+
+    await asyncio.gather(ask(), *(tier.put(address, data) for address, data in objects.items()))
+    usage = tier.stats().usage
+    assert (usage.objects, usage.bytes) == (24, sum(map(len, objects.values())))
     await tier.close()
 
 

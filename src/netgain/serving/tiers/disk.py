@@ -18,11 +18,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
-from netgain.errors import UsageError
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
@@ -35,6 +34,7 @@ from netgain.serving.tiers.object_files import (
     remove_if_dead,
     scandir,
     shards,
+    unusable,
     whole_object,
 )
 from netgain.serving.tiers.pinning import Pinning
@@ -71,9 +71,8 @@ class DiskMedium:
         self._options = options or DiskOptions()
         self._number = itertools.count()
         self._lock = threading.Lock()  # bookkeeping; held for no system call, since the event loop may wait for it
-        self._evicting = (
-            threading.Lock()
-        )  # held while room is made, so that who writes finds it made; taken before the other
+        # held while room is made, so that who writes finds it made; taken before the other
+        self._evicting = threading.Lock()
         self._evictions = self._evicted_bytes = self._leftovers = self._foreign = 0
         self._touched_s: dict[bytes, float] = {}
         self._writing: set[bytes] = set()  # whose files are not there yet
@@ -82,18 +81,14 @@ class DiskMedium:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(
-                f"the KV folder {folder} cannot be made: {error.strerror}. Give a folder of yours"
-            ) from error
+            raise unusable(folder, "made", error) from error
         self._threads = ThreadPoolExecutor(self._options.threads + 1, thread_name_prefix="kv-disk")
         self._scanned_s = 0.0
         self._scanning = threading.Lock()
         try:
             self._scan()
         except OSError as error:
-            raise UsageError(
-                f"the KV folder {folder} cannot be read: {error.strerror} ({error.filename}). Give a folder of yours"
-            ) from error
+            raise unusable(folder, "read", error) from error
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
         return await self._call(lambda: [self._read(key) for key in keys])
@@ -108,7 +103,7 @@ class DiskMedium:
         await self._call(lambda: self._write(key, data))
 
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
-        return await self._call(lambda: [is_object(self._path(key)) for key in keys])
+        return await self._call(lambda: [is_object(self._path(key)) or self._missed(key) for key in keys])
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
         eviction = self._eviction
@@ -160,7 +155,7 @@ class DiskMedium:
     def _read(self, key: bytes) -> Data | None:
         file = open_object(self._path(key))
         if file is None:
-            self._forget(key)
+            self._missed(key)
             return None
         try:
             size = os.fstat(file).st_size
@@ -175,6 +170,7 @@ class DiskMedium:
     def _range(self, key: bytes, start: int, end: int, *, uses: bool = True) -> Data | None:
         file = open_object(self._path(key))
         if file is None:
+            self._missed(key)
             return None
         try:
             data = os.pread(file, end - start, start)
@@ -271,6 +267,14 @@ class DiskMedium:
         with self._lock:
             self._eviction.remove(key)
             self._touched_s.pop(key, None)
+
+    def _missed(self, key: bytes) -> Literal[False]:
+        """No file was found: one that somebody removed takes no room, one that is being written does."""
+        with self._lock:
+            known = key in self._eviction and key not in self._writing
+        if known and not is_object(self._path(key)):  # it was not finished meanwhile
+            self._forget(key)
+        return False
 
     def _drop(self, keys: Sequence[bytes]) -> None:
         """Unlink what the policy gave up. Called with `_evicting` held, and without the other lock."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from netgain.errors import UsageError
 from netgain.serving.tiers.medium import Fault, FaultKind
 
 _KINDS: Mapping[int, FaultKind] = MappingProxyType(
@@ -70,6 +71,12 @@ def is_object(path: Path) -> bool:
 def fault_of(error: OSError) -> Fault:
     """What it says of the medium."""
     return Fault(_KINDS.get(error.errno or 0, FaultKind.UNREACHABLE), str(error))
+
+
+def unusable(folder: Path, how: str, error: OSError) -> UsageError:
+    """For whoever named the folder."""
+    where = "" if error.filename in (None, str(folder)) else f" ({error.filename})"
+    return UsageError(f"the KV folder {folder} cannot be {how}: {error.strerror}{where}. Give a folder of yours")
 
 
 def shards(folder: Path) -> list[Path]:
