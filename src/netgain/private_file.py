@@ -6,6 +6,7 @@ import glob
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from netgain.errors import UsageError
 
 _MAX_BYTES = 16 << 20
 _PART = ".part"
+PATIENCE_S = 10.0  # with another process that changes the file
+_TRIES_EVERY_S = 0.005
 
 
 def read_private(path: Path, what: str, hint: str = "") -> bytes:
@@ -56,8 +59,9 @@ def replace_private(path: Path, data: bytes, what: str, wipe: bool = False) -> N
 
 
 @contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Two processes that change the same file do so one after the other; its folder is made. Raises UsageError."""
+def locked(path: Path, what: str, within_s: float = PATIENCE_S) -> Iterator[None]:
+    """Two processes that change the same file do so one after the other; its folder is made. Raises UsageError, also where the
+    other one is not done within that time: it may be stopped."""
     folder = path.parent
     try:
         folder = Path(os.path.realpath(path)).parent  # of a loop of links, which opening it will refuse, itself
@@ -66,10 +70,27 @@ def locked(path: Path, what: str) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"cannot use the folder {folder} for a {what}: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not _lock(descriptor, within_s):
+            raise UsageError(
+                f"another process has been changing the folder of the {what} {path} for more than {within_s:g} s: let it go on, "
+                "or end it, and try again"
+            )
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, within_s: float) -> bool:
+    until_s = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(_TRIES_EVERY_S)
+        else:
+            return True
 
 
 def state_of(path: Path) -> tuple[int, int, int] | None:

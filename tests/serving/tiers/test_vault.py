@@ -2,10 +2,12 @@
 copies."""
 
 import asyncio
+import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -239,6 +241,58 @@ def test_a_destroyed_key_is_forgotten_by_running_processes_at_once(tmp_path: Pat
     assert vault.unwrap(others).payload == stored(7).payload
     assert others.seal is not None
     assert vault.tenant_of(others.seal) == "other"
+
+
+def test_kv_from_before_a_purge_is_not_sealed_with_the_key_after_it(tmp_path: Path, vault: Vault) -> None:
+    """Another process purges while this one decodes for the tenant: what it computed before may not come back as new."""
+    before, other = kv_for(vault, ACME), kv_for(vault, OTHER)
+    assert vault.wrap(before) is not None
+    assert vault.wrap(other) is not None
+    destroy_keys(tmp_path / "vault.json", frozenset({"acme"}), 2000)
+    assert vault.wrap(before) is None
+    after = kv_for(vault, ACME)
+    assert after.root != before.root
+    assert vault.wrap(after) is not None
+    assert vault.wrap(before) is None, "also once the tenant has a new key"
+    assert vault.wrap(other) is not None
+
+
+def test_kv_from_before_a_purge_is_not_sealed_where_the_key_is_a_new_one_already(tmp_path: Path, vault: Vault) -> None:
+    before = kv_for(vault, ACME)
+    destroy_keys(tmp_path / "vault.json", frozenset({"acme"}), 2000)
+    Vault(tmp_path / "vault.json").root(NAMESPACE, ACME)
+    assert vault.wrap(before) is None
+
+
+def test_a_process_that_is_stopped_while_it_changes_the_vault_holds_up_nobody(tmp_path: Path, vault: Vault) -> None:
+    known = vault.root(NAMESPACE, OTHER)
+    holder = subprocess.Popen([sys.executable, "-c", _HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"holds\n"
+        holder.send_signal(signal.SIGSTOP)
+        began_s = time.monotonic()
+        root = vault.root(NAMESPACE, ACME)
+        assert time.monotonic() - began_s < 1.0
+        assert vault.root(NAMESPACE, OTHER) == known
+        assert vault.unwrap(unpack(wrapped(vault, kv_for(vault, ACME)))).payload == stored(7).payload
+        assert time.monotonic() - began_s < 1.0, "it is waited for once"
+        with pytest.raises(UsageError, match="another process"):
+            vault.forget(frozenset({"acme"}))
+        assert time.monotonic() - began_s < 5.0
+    finally:
+        holder.kill()
+        holder.wait()
+    assert vault.root(NAMESPACE, ACME) == root
+    assert vault.forget(frozenset({"other"})) == 1
+
+
+_HOLD = """
+import fcntl, os, sys, time
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("holds", flush=True)
+time.sleep(60)
+"""
 
 
 def test_the_old_keys_are_overwritten_where_they_lay(tmp_path: Path, vault: Vault) -> None:

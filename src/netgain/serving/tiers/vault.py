@@ -27,14 +27,16 @@ from netgain.serving.tiers.vault_file import (
 from netgain.serving.tiers.xaes import NotAuthentic, decrypt, encrypt, new_nonce
 
 _log = logging.getLogger(__name__)
+_PATIENCE_S = 0.25  # with another process that is changing the file, while requests wait
+_PURGE_PATIENCE_S = 2.0
 
 
 class Vault:
     """An Envelope (see there) over a vault's file, which it follows: keys that another process destroys are forgotten before
     the next object is sealed or opened, keys that another one makes are used.
 
-    A tenant's key is made when the tenant first comes. While the file cannot be read or written, a key lives in this process
-    alone: what it seals is of no use to others, and nothing fails.
+    A tenant's key is made when the tenant first comes. While the file cannot be read or written, or another process keeps it
+    locked, a key lives in this process alone: what it seals is of no use to others, and nothing fails.
     """
 
     only_whole = True
@@ -61,10 +63,11 @@ class Vault:
 
     def wrap(self, stored: StoredObject) -> StoredObject | None:
         try:
-            tenant = self._owners.tenant(stored.root)
+            key = self._key_of(self._owners.tenant(stored.root))
+            self._owners.tenant(stored.root)  # still: with the last key, which it may come from, the root is forgotten
         except KeyError:
             return None
-        return self.seal(stored, tenant)
+        return self._sealed(stored, key)
 
     def unwrap(self, found: StoredObject) -> StoredObject:
         try:
@@ -75,7 +78,9 @@ class Vault:
 
     def seal(self, stored: StoredObject, tenant: str | None) -> StoredObject:
         """The object dated (see Envelope.wrap), its payload encrypted and the rest of it bound to that."""
-        key = self._key_of(tenant)
+        return self._sealed(stored, self._key_of(tenant))
+
+    def _sealed(self, stored: StoredObject, key: TenantKey) -> StoredObject:
         seal = Seal(bytes.fromhex(key.key_id), new_nonce())
         dated = msgspec.structs.replace(stored, written_s=date_of(stored, self._unix_s), tenant=None, seal=seal)
         payload = encrypt(bytes.fromhex(key.key), seal.nonce, stored.payload, associated(dated))
@@ -106,7 +111,7 @@ class Vault:
         raise Refused(Reason.NO_KEY, f"its key {seal.key_id.hex()[:8]} {state}")
 
     def forget(self, tenants: Tenants) -> int:
-        gone = destroy_keys(self._path, tenants, int(self._unix_s()))
+        gone = destroy_keys(self._path, tenants, int(self._unix_s()), _PURGE_PATIENCE_S)
         self._owners.forget(tenants)
         self._follow()
         return len(gone)
@@ -133,7 +138,7 @@ class Vault:
             if (key := self._keys.get(tenant) or self._own.get(tenant)) is not None:
                 return key
             try:
-                key = self._keys[tenant] = add_key(self._path, tenant, int(self._unix_s()))
+                key = self._keys[tenant] = add_key(self._path, tenant, int(self._unix_s()), _PATIENCE_S)
             except UsageError as error:
                 _log.error("a tenant's KV is sealed with a key of this process alone: %s", error)
                 key = self._own[tenant] = new_key(tenant, int(self._unix_s()))
@@ -154,6 +159,9 @@ class Vault:
             self._state = state
 
     def _take(self, found: VaultFile) -> None:
-        self._keys = {key.tenant: key for key in found.keys}
+        keys = {key.tenant: key for key in found.keys}
+        gone = {name for name, key in (self._own | self._keys).items() if keys.get(name) != key}
+        self._owners.forget(frozenset(gone))  # their roots come from the secrets of keys that are no more
+        self._keys = keys
         self._own = {}
         self._destroyed = {bytes.fromhex(key.key_id): key.tenant for key in found.destroyed}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from netgain.errors import UsageError
-from netgain.private_file import locked, read_private, replace_private
+from netgain.private_file import PATIENCE_S, locked, read_private, replace_private
 
 _WHAT = "vault"
 
@@ -64,9 +64,10 @@ def make_vault(path: Path) -> None:
             _write(path, VaultFile())
 
 
-def add_key(path: Path, tenant: str | None, now_s: int) -> TenantKey:
-    """The tenant's key, made when it has none: processes that share the file agree on it. Raises UsageError."""
-    with locked(path, _WHAT):
+def add_key(path: Path, tenant: str | None, now_s: int, within_s: float = PATIENCE_S) -> TenantKey:
+    """The tenant's key, made when it has none: processes that share the file agree on it. Raises UsageError, also where another
+    process is not done with the file within that time."""
+    with locked(path, _WHAT, within_s):
         found = read_vault(path) if path.exists() else VaultFile()
         for key in found.keys:
             if key.tenant == tenant:
@@ -86,10 +87,12 @@ def new_key(tenant: str | None, now_s: int) -> TenantKey:
     )
 
 
-def destroy_keys(path: Path, tenants: frozenset[str | None] | None, now_s: int) -> tuple[DestroyedKey, ...]:
+def destroy_keys(
+    path: Path, tenants: frozenset[str | None] | None, now_s: int, within_s: float = PATIENCE_S
+) -> tuple[DestroyedKey, ...]:
     """Destroy these tenants' keys (None: everybody's) and return them by name. When this returns, nothing sealed with them
-    can be read by anybody who has not kept a copy of the file. Raises UsageError."""
-    with locked(path, _WHAT):
+    can be read by anybody who has not kept a copy of the file. Raises UsageError, as `add_key`."""
+    with locked(path, _WHAT, within_s):
         found = read_vault(path)
         gone = tuple(
             DestroyedKey(tenant=key.tenant, key_id=key.key_id, destroyed_s=now_s)
