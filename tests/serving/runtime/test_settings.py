@@ -1,12 +1,14 @@
 """Configuration: refused by name when wrong, the same tree from file, command line and its own print-out."""
 
+import traceback
+
 import pytest
 import yaml
 from pydantic import ValidationError
 
 from netgain.errors import UsageError
 from netgain.serving.runtime.config import EngineConfig, SchedulerSettings, ServerConfig
-from netgain.serving.runtime.config_file import load_config, to_yaml
+from netgain.serving.runtime.config_file import check_config, load_config, to_yaml
 
 
 def test_what_is_printed_can_be_read_back(tmp_path):
@@ -87,3 +89,40 @@ def test_an_empty_file_is_all_defaults(tmp_path):
 def test_configuration_is_frozen():
     with pytest.raises(ValidationError, match="frozen"):
         SchedulerSettings().max_running = 3
+
+
+SECRET = "p4ss"
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"kv": {"tiers": [f"valkey://u:{SECRET}@h:1/0?bad=1"]}},
+        {"kv": {"tiers": f"valkey://u:{SECRET}@h:1/0"}},
+        {"kv": {"tiers": [{f"valkey://u:{SECRET}@h:1/0": 1}]}},
+        {"kv": {"retention_s": f"valkey://u:x@{SECRET}@h:1/0"}},
+        {"kv": [f"valkey://u:{SECRET}@h:1/0"]},
+        {"kv": {"policy": f"valkey://u:{SECRET}@h:1/0"}},
+    ],
+)
+def test_what_is_refused_is_said_without_the_passwords_in_it(tree):
+    with pytest.raises(ValidationError) as refused:
+        EngineConfig.model_validate(tree)
+    assert SECRET not in str(refused.value)
+    with pytest.raises(UsageError) as said:
+        check_config(EngineConfig, tree)
+    assert SECRET not in "".join(traceback.format_exception(said.value))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        f"kv.tiers=[valkey://u:{SECRET}@h:1/0",
+        f"kv.tiers.first=valkey://u:{SECRET}@h:1/0",
+        f"valkey://u:{SECRET}@h:1/0",
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_said_without_its_passwords(setting):
+    with pytest.raises(UsageError) as said:
+        load_config(EngineConfig, settings=[f"kv.tiers=valkey://u:{SECRET}@h:1/0", setting])
+    assert SECRET not in "".join(traceback.format_exception(said.value))

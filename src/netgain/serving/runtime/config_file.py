@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from netgain.errors import UsageError
+from netgain.secrecy import without_secrets
 
 C = TypeVar("C", bound=BaseModel)
 
@@ -51,7 +52,7 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read the configuration file {file}: {error.strerror}") from error
     except _UNREADABLE as error:
-        raise UsageError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{file} is not valid YAML: {_said(error)}") from None  # it quotes the file
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -62,11 +63,18 @@ def _read(file: Path) -> dict[str, Any]:
 def _parse(setting: str) -> tuple[str, Any]:
     path, separator, text = setting.partition("=")
     if not separator or not all(path.strip().split(".")):
-        raise UsageError(f"{setting!r} is no setting; write NAME=VALUE, for example engine.cache.kv_tokens=4096")
+        raise UsageError(
+            f"{without_secrets(repr(setting))} is no setting; write NAME=VALUE, for example engine.cache.kv_tokens=4096"
+        )
     try:
         return path.strip(), yaml.safe_load(text)
     except _UNREADABLE as error:
-        raise UsageError(f"the value in {setting!r} cannot be read: {' '.join(str(error).split())}") from error
+        shown = without_secrets(repr(setting))
+        raise UsageError(f"the value in {shown} cannot be read: {_said(error)}") from None  # it quotes the value
+
+
+def _said(error: Exception) -> str:
+    return without_secrets(" ".join(str(error).split()))
 
 
 def _put(tree: dict[str, Any], path: str, value: Any) -> None:
@@ -74,7 +82,7 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
     for name in parents:
         inner = tree.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise UsageError(f"{path!r} goes below {name!r}, which has the plain value {inner!r}")
+            raise UsageError(f"{path!r} goes below {name!r}, which has the plain value {without_secrets(repr(inner))}")
         tree = inner
     tree[last] = value
 
@@ -83,5 +91,5 @@ def _line(fault: Any) -> str:
     where = ".".join(str(part) for part in fault["loc"])
     message = fault["msg"].removeprefix("Value error, ")
     cause = fault.get("ctx", {}).get("error")
-    got = "" if cause is not None or fault["type"] == "missing" else f", not {fault['input']!r}"
+    got = "" if cause is not None or fault["type"] == "missing" else f", not {without_secrets(repr(fault['input']))}"
     return f"{where}: {message}{got}" if where else f"{message}{got}"

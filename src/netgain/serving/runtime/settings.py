@@ -13,7 +13,8 @@ KVType = Literal["auto", "bf16", "fp32", "int8"]
 class Settings(BaseModel):
     """Frozen, and closed: an unknown name is refused together with the nearest name that exists."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    # what is refused may be an address with a password in it
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod
