@@ -98,7 +98,6 @@ SECRET = "p4ss"
     "tree",
     [
         {"kv": {"tiers": [f"valkey://u:{SECRET}@h:1/0?bad=1"]}},
-        {"kv": {"tiers": f"valkey://u:{SECRET}@h:1/0"}},
         {"kv": {"tiers": [{f"valkey://u:{SECRET}@h:1/0": 1}]}},
         {"kv": {"retention_s": f"valkey://u:x@{SECRET}@h:1/0"}},
         {"kv": [f"valkey://u:{SECRET}@h:1/0"]},
