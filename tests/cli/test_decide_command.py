@@ -8,6 +8,9 @@ import pytest
 from netgain.cli.decide import report_folder
 from netgain.cli.main import run
 
+OTHER = ["--engine", "vllm", "--model", "m", "--technique", "kv-tiers"]
+SHARED = '--kv-transfer-config {"remote_url":"redis://h:1"}'
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -27,9 +30,44 @@ from netgain.cli.main import run
         (["--draft", "m", "--draft-cost", "nan"], "decode step"),
         (["--draft", "/"], "so it is no draft"),
         (["--seed", "99999999999999999999"], "seed is 99999999999999999999"),
+        (["--tier", "dram"], "name the technique as well (--technique kv-tiers)"),
+        (["--technique", "kv-tiers", "--tier", "tape:1GiB"], "known are dram, disk, lmcache"),
+        (["--technique", "kv-tiers", "--tier", "dram:0GiB"], "holds nothing"),
+        (["--technique", "kv-tiers", "--tier", "disk"], "needs its folder"),
+        (
+            ["--technique", "kv-tiers", "--tier", "disk:/proc/none:1GiB"],
+            "/proc/none of the disk tier cannot be written",
+        ),
+        (["--technique", "kv-tiers", "--tier", "lmcache"], "none through LMCache"),
+        (["--technique", "kv-tiers", "--tier-reset", "true"], "empties a store that runs apart"),
+        (["--technique", "kv-tiers", "--kv-token-bytes", "1KiB"], "is for other engines"),
+        (["--codec", "zstd"], "name the technique as well"),
+        (["--technique", "kv-compression", "--codec", "zstd:speed=1"], "'speed=1' says nothing"),
+        (["--technique", "kv-compression", "--codec", "zstd:ratio=0.5"], "ratio is '0.5'"),
+        ([*OTHER, "--tier", "lmcache"], "each is to begin cold"),
+        ([*OTHER, "--tier", "disk:kv:1GiB", "--hooks", "HOOKS"], "cannot be emptied from here"),
+        (
+            ["--engine", "vllm", "--model", "m", "--technique", "kv-compression-lossy", "--codec", "fp8"],
+            "one codec inside vLLM is cachegen",
+        ),
+        (
+            [
+                *OTHER[:4],
+                "--technique",
+                "kv-compression-lossy",
+                "--codec",
+                "cachegen:url=redis://h:1",
+                "--flags",
+                SHARED,
+            ],
+            "each would find what the other left",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, capsys, leaves_no_process):
+    hooks = tmp_path / "hooks.yaml"
+    hooks.write_text("start: 'true'\nstop: 'true'\n")
+    arguments = [str(hooks) if word == "HOOKS" else word for word in arguments]
     assert run(["decide", *arguments, "--output", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
     assert said in captured.err

@@ -10,6 +10,7 @@ from netgain.deciding.decide.candidates import without_lossy
 from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.technique.catalogue import CATALOGUE
+from netgain.deciding.technique.codec_asked import CodecAsked, KVMoved
 from netgain.deciding.technique.codecs_told import CodecsTold, MeasuredCodec, codecs_told
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.kv_compression import LosslessCompression, LossyCompression
@@ -113,7 +114,12 @@ def test_of_a_load_that_was_hidden_behind_the_queue_nothing_is_saved() -> None:
     ("change", "said"),
     [
         ({"records": ()}, "no recorded request loaded KV from a tier"),
-        ({"engine": "vllm"}, "vllm tells neither which requests loaded KV"),
+        ({"engine": "vllm"}, "which codec is tried on vllm has to be said"),
+        ({"engine": "llama.cpp"}, "llama.cpp has no codec"),
+        ({"engine": "vllm", "codec": CodecAsked(name="cachegen")}, "measure it with that engine and tell it"),
+        ({"engine": "sglang", "codec": CodecAsked(name="fp8")}, "in which type it keeps KV"),
+        ({"engine": "sglang", "codec": CodecAsked(name="fp8"), "kv_dtype": "bfloat16"}, "counters tell of no KV"),
+        ({"codec": CodecAsked(name="fp8")}, "the codec fp8 was not measured on this model"),
         ({"records": (), "kv_codecs": CodecsTold(tiers=())}, "keeps no KV beyond the device"),
         ({"kv_codecs": CodecsTold()}, "was not measured: netgain cache codecs m"),
         (
@@ -148,10 +154,44 @@ def test_what_a_server_tells_is_read_and_what_cannot_be_is_nothing() -> None:
         assert codecs_told(dict.fromkeys(told, nothing)) == CodecsTold()
 
 
-def test_netgain_is_told_and_what_nobody_measured_has_no_switch() -> None:
+def test_on_other_engines_what_their_counters_say_was_loaded_is_what_fewer_bytes_speed_up() -> None:
+    moved = KVMoved(bytes=6 * 40e6, seconds=6 * 2.0, source="counters")
+    found = LossyCompression().predict(
+        facts(engine="sglang", codec=CodecAsked(name="fp8"), kv_dtype="bfloat16", kv_moved=moved)
+    )
+    assert found.setting == {"codec": "fp8"}
+    assert found.saved_s[Stage.KV_LOAD] == pytest.approx(1.0), "half of two seconds a request"
+    assert "20 MB/s" in found.basis
+    told = CodecAsked(name="cachegen", ratio=4.0, encode=1e9, decode=80e6, url="redis://h:1")
+    found = LossyCompression().predict(facts(engine="vllm", codec=told, kv_moved=moved))
+    assert found.setting == {"codec": "cachegen", "url": "redis://h:1"}
+    assert found.saved_s[Stage.KV_LOAD] == pytest.approx(1.5 - 0.5), "decoding takes from it"
+    assert found.spent_s[Stage.UNATTRIBUTED] == pytest.approx(0.04)
+    assert "not measured here" in found.basis
+    assert "without loss" in str(LosslessCompression().cannot_apply(facts(engine="vllm", codec=told, kv_moved=moved)))
+
+
+def test_the_codec_that_is_asked_for_is_the_only_one_considered() -> None:
+    found = LossyCompression().predict(facts(codec=CodecAsked(name="cachegen")))
+    assert [one.setting["codec"] for one in found.considered] == ["cachegen"]
+
+
+def test_codecs_of_other_engines_have_the_switches_that_were_read_and_say_what_is_wrong_with_them() -> None:
     own = compression_switch("netgain", {"codec": "zstd"})
     assert own.flags == ("--set", "engine.kv.codec=zstd")
     assert own.verified
-    for engine in ("vllm", "sglang", "llama.cpp"):
-        with pytest.raises(UsageError, match=f"no switch for '{engine}'"):
-            compression_switch(engine, {"codec": "zstd"})
+    cachegen = compression_switch("vllm", {"codec": "cachegen", "url": "redis://h:1"})
+    assert '"lmcache.remote_serde": "cachegen"' in cachegen.flags[1]
+    assert "deprecated" in cachegen.warns[0]
+    fp8 = compression_switch("sglang", {"codec": "fp8"})
+    assert fp8.flags == ("--kv-cache-dtype", "fp8_e4m3")
+    assert not cachegen.verified
+    assert not fp8.verified
+    for engine, codec, said in (
+        ("llama.cpp", "fp8", "no switch for 'llama.cpp'"),
+        ("vllm", "zstd", "not zstd"),
+        ("vllm", "cachegen", "give the url"),
+        ("sglang", "int4", "no codec int4"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            compression_switch(engine, {"codec": codec})

@@ -199,6 +199,24 @@ async def test_where_reuse_is_tested_a_salt_lasts_as_long_as_a_start_and_no_prom
         assert len(set(measured)) == len(measured) == 12
 
 
+async def test_a_server_without_salts_is_asked_each_repeat_in_other_words_and_reset_between_none(arms):
+    """Erasing its slots would not reach what it keeps in memory, where the second repeat would find the first."""
+    plan = design(groups=4, size=1)
+    resets = []
+    for name, arm in arms.items():
+        arm.reset = lambda name=name: resets.append(name)
+    trial = await conduct(arms, plan, Asking(model="m", reuses=True, salted=False), "salt")
+    asked = {
+        name: [body["prompt"] for body in arm.asked if "warms up" not in body["prompt"]] for name, arm in arms.items()
+    }
+    assert resets == []
+    assert sorted(asked[BASELINE]) == sorted(asked[CANDIDATE])
+    assert len(set(asked[BASELINE])) == 8, "no prompt is asked twice in the same words"
+    marks = {prompt.partition("] ")[0] for prompt in asked[BASELINE]}
+    assert len(marks) == 2, "one for each repeat, so that prompts share what they have in common"
+    assert {seen.text for seen in trial.observations} == {0, 1}
+
+
 async def test_each_start_has_groups_and_a_warm_up_of_its_own(arms):
     """The servers are started again between starts, never before the first or within one."""
     plan = msgspec.structs.replace(design(groups=4, size=1), starts=2)

@@ -36,6 +36,17 @@ def test_a_baseline_that_contradicts_itself_is_told_apart(make_record):
     assert found.baseline_differs == ("a",)
 
 
+def test_repeats_that_were_asked_in_other_words_are_compared_apart(make_record):
+    def said(arm, text, output):
+        record = make_record("a", output=output)
+        return Observation(arm=arm, group=0, block=0, record=record, text=text)
+
+    same = [said(BASELINE, 0, (1,)), said(BASELINE, 1, (2,)), said(CANDIDATE, 0, (1,)), said(CANDIDATE, 1, (2,))]
+    found = compare_tokens(same)
+    assert (found.holds, found.baseline_differs, found.compared) == (True, (), 1)
+    assert compare_tokens([*same[:3], said(CANDIDATE, 1, (1,))]).differing == ("a",)
+
+
 def test_nothing_compared_does_not_hold(make_record):
     found = compare_tokens([seen(BASELINE, make_record()), seen(CANDIDATE, make_record(error="cut"))])
     assert found.compared == 0

@@ -5,11 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from netgain.deciding.decide.engines import step_cost
+from netgain.deciding.decide.engines import asking, step_cost
 from netgain.deciding.decide.outside import _gaps_after, step_cost_outside
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.conduct import Asking
 from netgain.measuring.client.options import Options
+from tests.deciding.arms.engine_double import EngineDouble
 
 ASKING = Asking(model="m", options=Options(timeout_s=20.0))
 
@@ -59,3 +60,29 @@ async def test_a_longer_context_is_measured_for_the_technique_that_reads_less_kv
     assert sorted(point.tokens for point in cost.points if point.context == found[-1]) == (
         [1, 2] if contexts == 2 else [1, 2, 3, 4, 5, 6, 9]
     )
+
+
+async def test_for_tiers_prompts_of_several_lengths_are_measured_to_their_first_token(tmp_path):
+    """Twice as long, twice as dear; each is new, so nothing of it is found."""
+    server = await EngineDouble(engine="llama.cpp", prefill_s=0.02, salted=False).start()
+    try:
+        settings = Settings(output=tmp_path, engine="llama.cpp", model="m", technique="kv-tiers")
+        cost, missing, basis = await step_cost(settings, server.url, asking(settings, "m"))
+    finally:
+        await server.stop()
+    assert missing is None
+    assert "first token" in basis
+    assert [point.tokens for point in cost.points] == [10, 130, 514, 1026], "as the server counts them"
+    assert all(point.seconds > 0.015 for point in cost.points)
+    assert server.totals[2] == 0, "no cached token"
+
+
+async def test_a_server_that_does_not_count_tokens_leaves_the_cost_of_prompts_unknown(tmp_path):
+    server = await EngineDouble(engine="vllm", tells_usage=False).start()
+    try:
+        settings = Settings(output=tmp_path, engine="vllm", model="m", technique="kv-tiers")
+        cost, missing, _ = await step_cost(settings, server.url, asking(settings, "m"))
+    finally:
+        await server.stop()
+    assert cost is None
+    assert "how many tokens a prompt has" in missing

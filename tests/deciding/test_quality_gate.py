@@ -139,3 +139,9 @@ def test_a_single_text_has_no_interval_and_shows_nothing() -> None:
     found = judge_quality(comparison(texts=1, positions=3000), QualityLimits(texts=2))
     assert found.state == "not enough"
     assert all(math.isfinite(one.value) for one in found.findings)
+
+
+def test_an_equality_that_does_not_show_the_loss_passes_nothing() -> None:
+    found = judge_quality(comparison(tasks=scores(300, 0)), QualityLimits(unseen="nothing came through the codec"))
+    assert found.state == "not enough"
+    assert "nothing came through the codec" in found.says

@@ -12,8 +12,10 @@ from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.hypotheses import rank
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.facts import Facts
-from netgain.deciding.technique.tiering import BLOCK_TOKENS, PASSES, KVTiering, copy_rate
+from netgain.deciding.technique.tier_asked import TierAsked
+from netgain.deciding.technique.tiering import BLOCK_TOKENS, KVTiering
 from netgain.deciding.technique.tiering_switches import tiering_switch
+from netgain.deciding.technique.transfer_rates import PASSES, DiskRates, copy_rate
 from netgain.errors import UsageError
 from netgain.ledger.stage import Stage
 
@@ -116,8 +118,9 @@ def test_what_comes_while_the_rest_is_computed_costs_nothing(make_record) -> Non
         ({"cached": PREFIX}, "the device still had all"),
         ({"step_cost": None, "step_cost_missing": "asked too early"}, "asked too early"),
         ({"kv_tokens": None}, "does not tell how much room"),
-        ({"engine": "vllm", "kv_token_bytes": None}, "does not tell what a token's KV takes: of vLLM"),
-        ({"engine": "sglang", "kv_tokens": None}, "without a prediction, compare servers"),
+        ({"engine": "vllm", "kv_token_bytes": None}, "does not tell what a token's KV takes: of vllm"),
+        ({"engine": "sglang", "kv_tokens": None}, "the room in its /get_server_info"),
+        ({"engine": "llama.cpp", "kv_token_bytes": None}, "a --model that is a GGUF file"),
         ({"records": ()}, "fewer than two"),
         ({"starts": {f"p{number}": number // 2 for number in range(6)}}, "of the same start of the servers"),
     ],
@@ -132,8 +135,46 @@ def test_it_is_ranked_with_the_others_and_gets_no_hints_about_speculation(make_r
     assert own.hints == ()
 
 
+def test_the_tier_that_is_asked_for_is_predicted_of_that_size_and_at_the_folders_rates(make_record) -> None:
+    disk = TierAsked(kind="disk", folder="/kv", gib=2.0)
+    rates = DiskRates(read=50e6, write=25e6, dropped=True)
+    found = KVTiering().predict(facts(make_record, tier=disk, disk_rates=rates, token_bytes=10_000))
+    assert found.setting == {"tier": "disk", "gib": 2, "folder": "/kv"}
+    assert [one.setting["gib"] for one in found.considered] == [2]
+    assert "50 MB/s in and 25 MB/s out" in found.basis
+    assert any("the folder must have 2 GiB" in said for said in found.not_covered)
+    quick = KVTiering().predict(facts(make_record, tier=disk, disk_rates=rates, token_bytes=10))
+    assert quick.net_s > found.net_s, "moving more bytes takes longer"
+
+
+def test_an_engine_without_a_policy_is_predicted_to_load_what_it_finds_even_where_computing_is_sooner(
+    make_record,
+) -> None:
+    heavy = int(10 * TOKEN_S * copy_rate())
+    assert KVTiering().predict(facts(make_record, token_bytes=heavy)).saved_s[Stage.PREFILL] == 0.0
+    other = KVTiering().predict(facts(make_record, token_bytes=heavy, engine="llama.cpp", tier=TierAsked(gib=1e6)))
+    assert other.saved_s[Stage.PREFILL] == pytest.approx(4 / 6 * PREFIX * TOKEN_S)
+    assert other.spent_s[Stage.KV_LOAD] > other.saved_s[Stage.PREFILL]
+    assert other.off_is_better
+
+
 def test_each_engine_is_told_in_its_own_words() -> None:
     memory = {"tier": "dram", "gib": 4}
+    disk = {"tier": "disk", "gib": 4, "folder": "/kv"}
+    assert tiering_switch("netgain", disk).flags == ("--kv-tier", "disk:/kv:4GiB")
+    assert '"root_dir": "/kv"' in tiering_switch("vllm", disk).flags[1]
+    assert "no limit of size" in tiering_switch("vllm", disk).warns[0]
+    assert tiering_switch("sglang", disk).flags[3:5] == ("--hicache-storage-backend", "file")
+    assert '"file_storage_path": "/kv"' in tiering_switch("sglang", disk).flags[-1]
+    lmcache = {"tier": "lmcache", "gib": 4}
+    assert tiering_switch("vllm", lmcache).flags[-1] == "lmcache"
+    assert tiering_switch("sglang", lmcache).flags == ("--enable-lmcache",)
+    for engine in ("vllm", "sglang"):
+        assert "server of its own" in tiering_switch(engine, lmcache).warns[0]
+        assert not tiering_switch(engine, lmcache).verified
+    for engine, tier in (("netgain", lmcache), ("llama.cpp", lmcache), ("llama.cpp", disk)):
+        with pytest.raises(UsageError, match="take dram"):
+            tiering_switch(engine, tier)
     assert tiering_switch("netgain", memory).flags == ("--kv-tier", "dram:4GiB")
     assert tiering_switch("vllm", memory).flags == ("--kv-offloading-size", "4", "--kv-offloading-backend", "native")
     assert tiering_switch("sglang", memory).flags == ("--enable-hierarchical-cache", "--hicache-size", "4")

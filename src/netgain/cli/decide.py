@@ -13,6 +13,7 @@ from netgain.cli.exit_codes import DONE, of_verdict
 from netgain.cli.lab_options import CutTokens, Price, RequestTimeout, Seed, Slo, Temperature, Workload
 from netgain.cli.quality_options import RequireTasks
 from netgain.cost.price import parse_price
+from netgain.cost.quantity import size
 from netgain.deciding.decide.budget import parse_budget
 from netgain.deciding.decide.loop import decide as run_loop
 from netgain.deciding.decide.prepared import to_go_on_with
@@ -23,6 +24,8 @@ from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.deciding.report.progress import TerminalProgress
 from netgain.deciding.report.terminal import print_summary
 from netgain.deciding.report.write import write_report
+from netgain.deciding.technique.codec_asked import parse_codec
+from netgain.deciding.technique.tier_asked import parse_tier
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine
 from netgain.plain_file import unused
@@ -63,6 +66,33 @@ def decide(
     draft_cost: Annotated[
         float | None,
         typer.Option(help="A pass of the draft as a share of a decode step, such as 0.1.", show_default=False),
+    ] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            help="Which tier --technique kv-tiers tries: dram (default), disk:FOLDER or lmcache, each with :SIZE if you like.",
+            show_default=False,
+        ),
+    ] = None,
+    tier_reset: Annotated[
+        str | None,
+        typer.Option(
+            help="Shell command that empties what runs apart (LMCache, its store) before each start.",
+            metavar="CMD",
+            show_default=False,
+        ),
+    ] = None,
+    codec: Annotated[
+        str | None,
+        typer.Option(
+            help="Which codec --technique kv-compression(-lossy) tries; for other engines with what it saves and takes: "
+            "cachegen:ratio=2.5,encode=1GB/s,decode=2GB/s,url=redis://HOST:PORT.",
+            show_default=False,
+        ),
+    ] = None,
+    kv_token_bytes: Annotated[
+        str | None,
+        typer.Option(help="What a token's KV takes, where the engine does not tell: 24KiB.", show_default=False),
     ] = None,
     slo: Slo = None,
     price: Price = None,
@@ -173,6 +203,10 @@ def decide(
         draft_survival=None if draft_survival is None else parse_shares(draft_survival),
         draft_cost=draft_cost,
         price=None if price is None else parse_price(price),
+        tier=None if tier is None else parse_tier(tier),
+        tier_reset=tier_reset,
+        codec=None if codec is None else parse_codec(codec),
+        kv_token_bytes=None if kv_token_bytes is None else parse_token_bytes(kv_token_bytes),
     )
     with TerminalProgress(
         console,
@@ -208,6 +242,14 @@ def parse_shares(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise UsageError(f"--draft-survival is {text!r}; give shares such as 0.6,0.35") from error
+
+
+def parse_token_bytes(text: str) -> int:
+    """Raises UsageError."""
+    told = size(text).value
+    if told < 1.0:
+        raise UsageError(f"--kv-token-bytes is {text}; a token's KV takes at least a byte")
+    return round(told)
 
 
 def _split(flags: str) -> list[str]:

@@ -29,7 +29,7 @@ class EngineDouble:
     "absent" (404); "breaks" (works, and no request is answered any more).
     `key`: without which every request is refused. `port`: 0 for a free one. `keeps` False: no prefix cache. `salted` False: salts
     are ignored. `counts` False: its counter stays 0, and usage says nothing. `prefill_s`: seconds for a prompt not found.
-    `warms_up_s`: more for the first request of all."""
+    `warms_up_s`: more for the first request of all. `tells_usage` False: answers do not count tokens."""
 
     engine: str = "vllm"
     resets: str = "works"
@@ -38,6 +38,7 @@ class EngineDouble:
     counts: bool = True
     prefill_s: float = 0.0
     warms_up_s: float = 0.0
+    tells_usage: bool = True
     key: str | None = None
     port: int = 0
     broken: bool = False
@@ -115,7 +116,11 @@ class EngineDouble:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         choice = {"index": 0, "text": "a", "finish_reason": "length"}
-        await response.write(b"data: " + json.dumps({"choices": [choice], "usage": usage}).encode() + b"\n\n")
+        await response.write(
+            b"data: "
+            + json.dumps({"choices": [choice], **({"usage": usage} if self.tells_usage else {})}).encode()
+            + b"\n\n"
+        )
         await response.write(b"data: [DONE]\n\n")
         return response
 

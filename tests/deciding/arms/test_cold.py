@@ -17,13 +17,13 @@ from tests.deciding.arms.engine_double import EngineDouble
 
 
 @asynccontextmanager
-async def probed(salts=True, **double):
+async def probed(salts=True, reuses=False, **double):
     server = await EngineDouble(**double).start()
     try:
         headers = {} if server.key is None else {"Authorization": server.key}
         arm = AttachedServer("baseline", server.url, engine=server.engine, may_reset=True, headers=headers)
         options = Options(server_record=False, headers=headers)
-        yield await verify_cold(arm, Asking(model="m", options=options, salted=salts))
+        yield await verify_cold(arm, Asking(model="m", options=options, salted=salts, reuses=reuses))
     finally:
         await server.stop()
 
@@ -64,6 +64,15 @@ async def test_a_server_that_answers_nothing_after_its_reset_is_not_called_cold(
         assert found.verified is None
         assert found.after_reset is None
         assert "an unknown number of them after the reset" in found.caveat
+
+
+@pytest.mark.parametrize(("engine", "salts"), [("vllm", True), ("llama.cpp", False)])
+async def test_where_nothing_is_reset_the_salt_or_the_mark_in_the_prompt_has_to_keep_repeats_apart(engine, salts):
+    async with probed(engine=engine, salts=salts, salted=salts, reuses=True, resets="refuses") as found:
+        assert found.verified is True, found.says
+        assert (found.again, found.after_reset, found.after_salt) == (192, None, 0)
+    async with probed(engine="vllm", salted=False, reuses=True) as found:
+        assert found.verified is False, "salts that are ignored"
 
 
 async def test_an_engine_without_a_prefix_cache_is_cold_without_a_reset():

@@ -1,5 +1,6 @@
 """What a server tells of its KV, and where the chunks of recorded prompts stand among their tokens, by its own tokenizer."""
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -12,6 +13,7 @@ from netgain.deciding.decide.server import whole_number
 from netgain.deciding.technique.chunks_told import ChunksSeen, blending_told
 from netgain.deciding.technique.codecs_told import codecs_told
 from netgain.deciding.technique.facts import Facts
+from netgain.deciding.technique.transfer_rates import disk_rates
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.observe.names import Engine
 from netgain.measuring.workload.item import Item
@@ -20,8 +22,9 @@ _EDGE = 2  # tokens at either end of a chunk that may be other ones where text s
 
 
 async def as_served(facts: Facts, told: Mapping[str, str], url: str, items: Sequence[Item]) -> Facts:
-    """The facts with what the server at `url` tells (`told`) of its KV, and with the chunks of those of `items` that it
-    answered."""
+    """The facts with what the server at `url` tells (`told`) of its KV, with the chunks of those of `items` that it answered,
+    and with how fast the folder of a tier that is to be tried is."""
+    tier = facts.tier
     return msgspec.structs.replace(
         facts,
         kv_dtype=told.get("kv_dtype"),
@@ -29,6 +32,7 @@ async def as_served(facts: Facts, told: Mapping[str, str], url: str, items: Sequ
         kv_token_bytes=whole_number(told.get("kv_token_bytes")),
         kv_codecs=codecs_told(told),
         blending=blending_told(told),
+        disk_rates=await asyncio.to_thread(disk_rates, tier.folder) if tier.kind == "disk" else None,
         chunks=await chunks_seen(url, cast(Engine, facts.engine), facts.model, items, facts.records),
     )
 

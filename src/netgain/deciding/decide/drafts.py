@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import aiohttp
+import msgspec
 
 from netgain.deciding.decide.server import CARD_TIMEOUT_S, Served, served_model, whole_number
 from netgain.deciding.decide.settings import Settings
@@ -26,8 +27,11 @@ DRAFTING = ("ngram", "suffix", "draft", "heads")  # the techniques whose drafts 
 
 
 def copying(facts: Facts, hypotheses: Sequence[Hypothesis]) -> dict[str, Prediction | None]:
-    """What copied drafts are predicted to do, also where another technique was asked for: it tells the workload's class."""
+    """What copied drafts are predicted to do, also where another technique was asked for: it tells the workload's class. Where
+    only prompts were measured and no step that decodes, nothing can be."""
     found = {one.technique: one.prediction for one in hypotheses}
+    if facts.step_cost is not None and all(point.tokens > 1 for point in facts.step_cost.points):
+        facts = msgspec.structs.replace(facts, step_cost=None)
     for name in COPIES:
         if name not in found:
             copied = CATALOGUE[name]

@@ -1,24 +1,30 @@
 """What deciding has to know of each engine: how its arms are started and asked, and where what it does not tell comes from."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import aiohttp
 import msgspec
 
 from netgain.cost.step_cost import StepCost
 from netgain.deciding.decide.outside import BASIS, step_cost_outside, with_ids
+from netgain.deciding.decide.prefill_outside import FEWEST_LENGTHS, NO_PREFILL, PREFILL_BASIS, prefill_outside
 from netgain.deciding.decide.server import measure_step_cost
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.from_metrics import decompose_by_metrics
 from netgain.deciding.experiment.arm import Arm
+from netgain.deciding.experiment.arms.beyond import Beyond
 from netgain.deciding.experiment.arms.cold import verify_cold
 from netgain.deciding.experiment.arms.confounders import confounders
 from netgain.deciding.experiment.arms.described import Described, launched, setup_of
 from netgain.deciding.experiment.arms.idle import SPINNING, find_spinners
+from netgain.deciding.experiment.arms.launched import LaunchedServer
 from netgain.deciding.experiment.conduct import Asking
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.technique.decomposition import Decomposition
+from netgain.deciding.technique.protocol import SwitchOn
 from netgain.deciding.verdict.document import Caveat
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.record import ClientRecord
@@ -48,8 +54,21 @@ def described(settings: Settings) -> Described:
 
 
 def launch(settings: Settings, name: str, flags: Sequence[str]) -> Arm:
-    """The arm, not yet started."""
-    return launched(described(settings), name, settings.output, flags)
+    """The arm, not yet started. A candidate with a tier that would outlive it begins each start with that empty."""
+    beyond = beyond_of(settings) if name == CANDIDATE else None
+    arm = launched(described(settings), name, settings.output, flags if beyond is None else beyond.told(flags))
+    if isinstance(arm, LaunchedServer):
+        arm.beyond = beyond
+    return arm
+
+
+def beyond_of(settings: Settings) -> Beyond | None:
+    """What the candidate keeps beyond its server; its folder is named after that of the output, which no two runs share."""
+    tier = settings.tier
+    if tier is not None and tier.kind == "disk":
+        digest = hashlib.sha256(str(settings.output.absolute()).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        return Beyond(arm=CANDIDATE, folder=Path(tier.folder) / f"netgain-decide-{digest}", asked=tier.folder)
+    return None if settings.tier_reset is None else Beyond(arm=CANDIDATE, reset=settings.tier_reset)
 
 
 def baseline_flags(engine: Engine) -> tuple[str, ...]:
@@ -58,10 +77,11 @@ def baseline_flags(engine: Engine) -> tuple[str, ...]:
 
 
 def asking(settings: Settings, model: str) -> Asking:
-    """How the engine's arms are asked; llama.cpp ignores salts."""
+    """How the engine's arms are asked; llama.cpp ignores salts, and so does LMCache (its pull request 2880, SGLang issue
+    37160)."""
     own = settings.engine == "netgain"
     options = Options(timeout_s=settings.request_timeout_s, server_record=own, server_tokens=own)
-    return Asking(model=model, options=options, salted=settings.engine != "llama.cpp")
+    return Asking(model=model, options=options, salted=settings.engine != "llama.cpp" and not settings.apart)
 
 
 async def step_cost(settings: Settings, url: str, asked: Asking) -> tuple[StepCost | None, str | None, str]:
@@ -71,6 +91,11 @@ async def step_cost(settings: Settings, url: str, asked: Asking) -> tuple[StepCo
         return cost, missing, "measured by the engine"
     found: list[StepCost] = []
     unknown: str | None = None
+    if settings.technique == "kv-tiers":
+        points = await prefill_outside(url, asked)
+        if len(points) < FEWEST_LENGTHS:
+            return None, NO_PREFILL, PREFILL_BASIS
+        return StepCost(points=points, subject={"engine": settings.engine, "how": PREFILL_BASIS}), None, PREFILL_BASIS
     for load in settings.loads or (settings.concurrency,):
         cost, why = await step_cost_outside(url, settings.engine, asked, load, PROBE_CONTEXT)
         found += [] if cost is None else [cost]
@@ -78,8 +103,8 @@ async def step_cost(settings: Settings, url: str, asked: Asking) -> tuple[StepCo
         if settings.technique == "kv-int8" and settings.engine == "vllm":
             cost, _ = await step_cost_outside(url, settings.engine, asked, load, LONG_CONTEXT, widths=LONG_WIDTHS)
             found += [] if cost is None else [cost]
-    points = {(point.batch, point.tokens, point.context): point for cost in found for point in cost.points}
-    return StepCost(points=tuple(points.values()), subject=found[0].subject) if found else None, unknown, BASIS
+    measured = {(point.batch, point.tokens, point.context): point for cost in found for point in cost.points}
+    return StepCost(points=tuple(measured.values()), subject=found[0].subject) if found else None, unknown, BASIS
 
 
 def decomposed(engine: Engine, records: Sequence[ClientRecord], seen: Observed) -> Decomposition:
@@ -115,10 +140,11 @@ async def engine_version(engine: Engine, url: str) -> str | None:
 
 
 async def caveats_before(
-    settings: Settings, arms: Mapping[str, Arm], asked: Asking, flags: Mapping[str, tuple[str, ...]], technique: str
+    settings: Settings, arms: Mapping[str, Arm], asked: Asking, switch: SwitchOn, technique: str
 ) -> tuple[Caveat, ...]:
-    """Of running, idle arms: what differs besides the technique, and whether their caches can be made cold."""
-    engine = settings.engine
+    """Of running, idle arms: what differs besides the technique, whether their caches can be made cold, and what is known of its
+    switch."""
+    engine, flags = settings.engine, {BASELINE: baseline_flags(settings.engine), CANDIDATE: switch.flags}
     spinning = await find_spinners(arms.values())
     setups = {
         name: await setup_of(arms[name], described(settings), flags.get(name, ())) for name in (BASELINE, CANDIDATE)
@@ -127,6 +153,8 @@ async def caveats_before(
         Caveat(says=said, engine=engine, source="configuration of the running servers, and their logs")
         for said in confounders(engine, setups[BASELINE], setups[CANDIDATE], technique)
     ]
+    source = "the documentation and source of the engine"
+    found += [Caveat(says=f"{said[0].upper()}{said[1:]}.", engine=engine, source=source) for said in switch.warns]
     if spinning:
         says = SPINNING.format(names=" and ".join(spinning))
         found.append(Caveat(says=says, engine=engine, source="CPU time of the idle servers"))

@@ -26,7 +26,7 @@ from netgain.deciding.decide.engines import (
 )
 from netgain.deciding.decide.growing import when_enough
 from netgain.deciding.decide.handoffs import HandoffLog
-from netgain.deciding.decide.kv_outside import kv_told
+from netgain.deciding.decide.kv_outside import kv_moved, kv_told
 from netgain.deciding.decide.narrate import Silence
 from netgain.deciding.decide.planning import plan
 from netgain.deciding.decide.prepared import (
@@ -137,6 +137,9 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             step_cost_basis=cost_basis,
             drafter=drafter_on(settings, served),
             starts={item.id: tried.start_of(at) for at, group in enumerate(tried.groups) for item in group},
+            tier=settings.tier_tried,
+            codec=settings.codec,
+            kv_moved=kv_moved(seen),
         )
         told = {**served.told, **await kv_told(settings, baseline)}
         facts = await as_served(facts, told, baseline.url, design.items)
@@ -208,6 +211,7 @@ async def _try(
     """Run the paired experiment for one hypothesis that has a prediction, and fill in the outcome."""
     best, base, facts, design = prepared.best, prepared.base, prepared.facts, prepared.design
     chosen, prediction = CATALOGUE[best.technique], best.prediction
+    asked = msgspec.structs.replace(asked, reuses=chosen.reuses)
     assert prediction is not None
     setting = ", ".join(f"{name}={value}" for name, value in prediction.setting.items())
     narrator.found(
@@ -215,12 +219,11 @@ async def _try(
         if prediction.off_is_better
         else f"{best.title} is predicted to make requests {prediction.speedup_e2e:.2f}x as fast ({setting})"
     )
-    off = baseline_flags(settings.engine)
     switch = chosen.switch_on(settings.engine, prediction.setting)
     candidate = _launch(stack, settings, CANDIDATE, switch.flags, narrator)
     arms: dict[str, Arm] = {BASELINE: baseline, CANDIDATE: candidate}
     if design.with_control:
-        arms[CONTROL] = _launch(stack, settings, CONTROL, off, narrator)
+        arms[CONTROL] = _launch(stack, settings, CONTROL, baseline_flags(settings.engine), narrator)
     journal = journal_of(settings.output, settings.resume, settings_tree(settings), design, arms)
     stack.callback(journal.close)
     if not settings.resume:
@@ -228,7 +231,7 @@ async def _try(
     narrator.phase("starting the candidate server")
     starting_s = await bring_up_others(arms, BASELINE, settings.start_timeout_s)
     narrator.phase("looking for what differs between the arms besides the technique")
-    caveats = await caveats_before(settings, arms, asked, {BASELINE: off, CANDIDATE: switch.flags}, chosen.name)
+    caveats = await caveats_before(settings, arms, asked, switch, chosen.name)
     for caveat in caveats:
         narrator.found(caveat.says)
     quality = None
@@ -257,7 +260,7 @@ async def _try(
     trial = await conduct(
         arms,
         design,
-        msgspec.structs.replace(asked, reuses=chosen.reuses),
+        asked,
         f"netgain-{settings.seed}-{time.time_ns()}",
         on_block,
         restart,

@@ -62,6 +62,11 @@ def check_files(texts: str, tasks: str | None, scorer: str | None) -> None:
         raise UsageError("a scorer judges the answers to tasks; give them with --tasks FILE")
 
 
+NOT_THROUGH_STORE = (
+    "texts and tasks are computed by the engine, and nothing tells whether their KV came through the codec of the store"
+)
+
+
 def quality_ask(
     baseline: str,
     candidate: str,
@@ -91,8 +96,9 @@ def quality_ask(
 
 
 def limits_of(settings: Settings) -> QualityLimits:
-    """What the candidate may lose, and whether tasks must show it."""
-    return QualityLimits(tasks=settings.require_tasks)
+    """What the candidate may lose, whether tasks must show it, and why texts may not: only netgain says what it loaded."""
+    stored = settings.codec is not None and settings.codec.url is not None
+    return QualityLimits(tasks=settings.require_tasks, unseen=NOT_THROUGH_STORE if stored else None)
 
 
 async def judge_arms(ask: QualityAsk, narrator: Narrator, limits: QualityLimits | None = None) -> Judged:

@@ -11,6 +11,10 @@ from netgain.deciding.experiment.arms.hooks import Hooks
 from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
+from netgain.deciding.technique.codec_asked import CodecAsked
+from netgain.deciding.technique.kv_compression_switches import compression_switch
+from netgain.deciding.technique.tier_asked import TierAsked
+from netgain.deciding.technique.tiering_switches import tiering_switch
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine
 from netgain.measuring.quality.texts import BUNDLED
@@ -72,7 +76,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     operated by commands. `budget_s`: device-seconds that the experiment may take. `resume`: `output` holds a run that ended
     before its end. `texts`, `tasks` and `scorer` are what quality is measured on, for lossy techniques and wherever there
     are tasks; `require_tasks`: nothing lossy is adopted without those. `price`: what both arms cost is told as well. `draft`: a
-    model or trained heads to be considered, see drafter.py. Raises UsageError where a value cannot be meant.
+    model or trained heads to be considered, see drafter.py. `tier` and `codec`: which kv-tiers and kv-compression are to try, and
+    `tier_reset` a command that empties what of these runs apart, before each start. `kv_token_bytes`: what a token's KV takes,
+    where an engine does not tell. Raises UsageError where a value cannot be meant.
     """
 
     output: Path
@@ -103,6 +109,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     draft_survival: tuple[float, ...] | None = None
     draft_cost: float | None = None
     price: Price | None = None
+    tier: TierAsked | None = None
+    tier_reset: str | None = None
+    codec: CodecAsked | None = None
+    kv_token_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.engine != "netgain" and self.model == "default":
@@ -127,6 +137,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--draft-survival and --draft-cost are about a draft; name it with --draft")
         if self.draft is None and self.technique in ("draft", "heads"):
             raise UsageError(f"technique {self.technique} needs to know who drafts: name a draft (--draft)")
+        _check_beyond(self)
         if self.concurrency < 1:
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
         if self.loads and (self.loads[0] != self.concurrency or any(b <= a for a, b in itertools.pairwise(self.loads))):
@@ -141,6 +152,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"outputs of {count(self.output_tokens, 'token')} show no decode; allow at least 2")
 
     @property
+    def tier_tried(self) -> TierAsked:
+        return self.tier or TierAsked()
+
+    @property
+    def apart(self) -> bool:
+        """Whether KV goes to a store that runs apart from the arms, and that knows no salts."""
+        return (self.tier is not None and self.tier.kind == "lmcache") or (
+            self.codec is not None and self.codec.url is not None
+        )
+
+    @property
     def form(self) -> Form:
         """How much is measured; with several loads that of the lowest."""
         base = QUICK if self.quick else FULL
@@ -152,6 +174,45 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def devices(self) -> int:
         """How many each arm occupies."""
         return self.starting.devices if self.hooks is None else self.hooks.devices
+
+
+def _check_beyond(settings: Settings) -> None:
+    """What is to be tried beyond the device: whether the engine has it, and whether every start can begin with it empty."""
+    tier, codec = settings.tier, settings.codec
+    if tier is not None and settings.technique != "kv-tiers":
+        raise UsageError("--tier says which tier is tried; name the technique as well (--technique kv-tiers)")
+    if codec is not None and settings.technique not in ("kv-compression", "kv-compression-lossy"):
+        raise UsageError(
+            "--codec says which codec is tried; name the technique as well (--technique kv-compression, or kv-compression-lossy)"
+        )
+    if settings.kv_token_bytes is not None and settings.engine == "netgain":
+        raise UsageError("netgain tells what a token's KV takes; --kv-token-bytes is for other engines")
+    if tier is not None:
+        tiering_switch(settings.engine, {"tier": tier.kind, "gib": tier.gib or 1, "folder": tier.folder})
+    if codec is not None:
+        compression_switch(settings.engine, {"codec": codec.name, **({} if codec.url is None else {"url": codec.url})})
+    if codec is not None and codec.url is not None and any(codec.url in flag for flag in settings.starting.flags):
+        raise UsageError(
+            f"the flags of both arms name the store {codec.url} as well, where each would find what the other left; give the "
+            "candidate one of its own"
+        )
+    if settings.tier_reset is not None and (not settings.apart or settings.hooks is not None):
+        raise UsageError(
+            "--tier-reset empties a store that runs apart from servers that netgain starts (--tier lmcache, or a --codec "
+            "with url); "
+            "memory and folders are empty at every start without it, and hooks empty their own in start"
+        )
+    if settings.apart and settings.tier_reset is None and settings.hooks is None:
+        raise UsageError(
+            "what runs apart outlives every start of the server, and each is to begin cold: give the command that empties it "
+            "(--tier-reset), or operate the arms by hooks whose start does"
+        )
+    if tier is not None and tier.kind == "disk" and settings.hooks is not None:
+        raise UsageError(
+            "a folder of arms that hooks start cannot be emptied from here, and each start is to begin cold; take --tier "
+            "dram, or "
+            "compare two descriptions whose start hooks empty it (netgain compare)"
+        )
 
 
 def parse_loads(text: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 between, everything that could bias it measured on the way."""
 
 import asyncio
+import hashlib
 import math
 import statistics
 import time
@@ -36,7 +37,8 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """How an arm is asked: the model by the name that it has there, and what the server accepts.
 
     `salted` False: it does not know cache_salt, so what it keeps of a prompt is found again. `reuses`: the technique under test
-    gains by what earlier requests left behind, so a salt lasts as long as a start, one for each repeat of a prompt.
+    gains by what earlier requests left behind, so nothing is reset between blocks and a salt lasts as long as a start, one for
+    each repeat of a prompt; a server without salts finds it as the first words of every prompt instead.
     """
 
     model: str
@@ -47,6 +49,15 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     def under(self, salt: str) -> Options:
         """Options under which prompts share no prefix-cache entry with another salt, where the server can do that."""
         return with_salt(self.options, salt) if self.salted else self.options
+
+    @property
+    def marks(self) -> bool:
+        """Whether prompts have to be told apart by what they say."""
+        return self.reuses and not self.salted
+
+    def marked(self, items: Sequence[Item], salt: str) -> tuple[Item, ...]:
+        """The prompts as they are asked under `salt`."""
+        return tuple(_marked(item, salt) for item in items) if self.marks else tuple(items)
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +151,7 @@ async def conduct(
                     block, done = await _block(
                         arms,
                         name,
-                        items,
+                        ways[name].marked(items, shared),
                         design,
                         msgspec.structs.replace(ways[name], options=ways[name].under(shared)),
                         len(blocks),
@@ -148,7 +159,14 @@ async def conduct(
                         repeat,
                     )
                     seen = tuple(
-                        Observation(arm=name, start=start, group=group, block=block.index, record=record)
+                        Observation(
+                            arm=name,
+                            start=start,
+                            group=group,
+                            block=block.index,
+                            record=record,
+                            text=repeat if ways[name].marks else 0,
+                        )
                         for record in done.records
                     )
                     if journal is not None:
@@ -227,6 +245,15 @@ def _other(item: Item, place: int) -> Item:
     return msgspec.structs.replace(item, messages=(Message("user", text),))
 
 
+def _marked(item: Item, salt: str) -> Item:
+    """The same prompt behind a mark that is as long for every salt."""
+    mark = f"[{hashlib.sha256(salt.encode()).hexdigest()[:8]}] "
+    if item.prompt is not None:
+        return msgspec.structs.replace(item, prompt=mark + item.prompt)
+    first = msgspec.structs.replace(item.messages[0], content=mark + item.messages[0].content)
+    return msgspec.structs.replace(item, messages=(first, *item.messages[1:]))
+
+
 def with_salt(options: Options, salt: str) -> Options:
     """Options under which prompts share no prefix-cache entry with another salt."""
     body: dict[str, Any] = {**options.extra_body, "cache_salt": salt}
@@ -244,7 +271,8 @@ async def _block(
     repeat: int,
 ) -> tuple[Block, Run]:
     give_turn(arms, name)
-    await arms[name].reset()
+    if not asking.reuses:
+        await arms[name].reset()
     before, machine, began_s = _cpu(arms), _machine_cpu_s(), time.monotonic()
     done = await run(arms[name].url, asking.model, items, design.arrivals(group), asking.options)
     ended_s = time.monotonic()  # before the arms are looked at, which may take them a command each

@@ -42,18 +42,21 @@ def written(record: ClientRecord) -> str | None:
 def compare_tokens(
     observations: Iterable[Observation], baseline: str = BASELINE, candidate: str = CANDIDATE
 ) -> Identity:
-    """Compare all outputs of a prompt over both arms and all blocks: by token ids if every answer has them, else by text."""
+    """Compare all outputs of a prompt over both arms and all blocks: by token ids if every answer has them, else by text. Repeats
+    that were asked in other words are other prompts here."""
     answered = [seen for seen in observations if seen.arm in (baseline, candidate) and seen.record.ok]
     by_ids = bool(answered) and all(isinstance(said(seen.record), tuple) for seen in answered)
-    outputs: dict[str, dict[str, set[tuple[int, ...] | str]]] = {}
+    outputs: dict[tuple[str, int], dict[str, set[tuple[int, ...] | str]]] = {}
     for seen in answered:
         output = said(seen.record) if by_ids else written(seen.record)
         if output is not None:
-            outputs.setdefault(seen.record.item_id, {}).setdefault(seen.arm, set()).add(output)
+            outputs.setdefault((seen.record.item_id, seen.text), {}).setdefault(seen.arm, set()).add(output)
     both = {item: arms for item, arms in outputs.items() if len(arms) == 2}
     return Identity(
         basis="token ids" if by_ids else "text",
-        compared=len(both),
-        differing=tuple(sorted(item for item, arms in both.items() if arms[baseline] != arms[candidate])),
-        baseline_differs=tuple(sorted(item for item, arms in outputs.items() if len(arms.get(baseline, ())) > 1)),
+        compared=len({item for item, _ in both}),
+        differing=tuple(sorted({item for (item, _), arms in both.items() if arms[baseline] != arms[candidate]})),
+        baseline_differs=tuple(
+            sorted({item for (item, _), arms in outputs.items() if len(arms.get(baseline, ())) > 1})
+        ),
     )

@@ -20,7 +20,8 @@ Metric = Callable[[ClientRecord], float | None]
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """`start` counts the starts of the servers, `group` the sets of prompts measured together, `block` blocks in time.
 
-    Numbers of groups and blocks are not used again after a new start.
+    Numbers of groups and blocks are not used again after a new start. `text`: repeats of a prompt with the same number were asked
+    in the same words; another one was told apart by a mark in its text (`Asking.marked`), so its answer may be another one.
     """
 
     arm: str
@@ -28,6 +29,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     block: int
     record: ClientRecord
     start: int = 0
+    text: int = 0
 
     @property
     def key(self) -> tuple[int, str]:

@@ -26,7 +26,8 @@ class QualityLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     `perplexity_ratio`: candidate over baseline. `kl_mean` and `kl_p99`: nats per position. `same_first`: least share of
     positions with the same likeliest token. Fewer than `positions` or `texts` show nothing. `tasks`: a task set must have
-    been answered (its margin is that of the comparison).
+    been answered (its margin is that of the comparison). `unseen`: why what is measured does not show the loss, so that nothing
+    can pass.
     """
 
     perplexity_ratio: float = 1.01
@@ -36,6 +37,7 @@ class QualityLimits(msgspec.Struct, frozen=True, kw_only=True):
     positions: int = 2000
     texts: int = 20
     tasks: bool = False
+    unseen: str | None = None
 
     def __post_init__(self) -> None:
         checks = (
@@ -94,6 +96,8 @@ def judge_quality(comparison: QualityComparison | None, limits: QualityLimits | 
         findings.append(_of_tasks(comparison.tasks))
     elif limits.tasks:
         missing.append("no task set was answered by both, and one is required")
+    if limits.unseen is not None:
+        missing.append(limits.unseen)
     breached = [one.says for one in findings if one.state == "breached"]
     unclear = [one.says for one in findings if one.state == "not shown"] + missing
     if breached:

@@ -4,9 +4,12 @@ import msgspec
 
 from netgain.cost.step_cost import StepCost
 from netgain.deciding.technique.chunks_told import BlendingTold, ChunksSeen
+from netgain.deciding.technique.codec_asked import CodecAsked, KVMoved
 from netgain.deciding.technique.codecs_told import CodecsTold
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.deciding.technique.drafter import Drafter
+from netgain.deciding.technique.tier_asked import TierAsked
+from netgain.deciding.technique.transfer_rates import DiskRates
 from netgain.measuring.client.record import ClientRecord
 
 
@@ -20,6 +23,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     `starts`: under which start of the servers a prompt will be tried, by its id; what was left behind under another is gone
     (empty: under one, all of them). `kv_codecs`: for stored KV, those in use and what was measured of them on this model.
     `blending`: the same of joining chunks, and `chunks` those of the prompts, by item.
+    `tier` and `codec`: which the user wants tried (a codec: None, any). `kv_moved`: what an engine that tells it of no single
+    request loaded from beyond its device; None where it does not tell. `disk_rates`: of the folder of a tier on disk.
     """
 
     engine: str
@@ -41,3 +46,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     kv_codecs: CodecsTold = CodecsTold()
     blending: BlendingTold = BlendingTold()
     chunks: dict[str, ChunksSeen] = {}
+    tier: TierAsked = TierAsked()
+    codec: CodecAsked | None = None
+    kv_moved: KVMoved | None = None
+    disk_rates: DiskRates | None = None

@@ -9,6 +9,7 @@ from netgain.cost.link import LinkEstimate, LinkFit
 from netgain.deciding.technique.codecs_told import MeasuredCodec
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.kind import Kind
+from netgain.deciding.technique.kv_compression_outside import cannot_apply_outside, predict_outside
 from netgain.deciding.technique.kv_compression_switches import compression_switch
 from netgain.deciding.technique.prediction import Considered, Prediction, Setting
 from netgain.deciding.technique.protocol import SwitchOn
@@ -108,10 +109,7 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def _cannot_apply(facts: Facts, lossy: bool) -> str | None:
     if facts.engine != "netgain":
-        return (
-            f"{facts.engine} tells neither which requests loaded KV from tiers nor what a codec was measured to save, as netgain "
-            "does; to try one without a prediction, compare servers with and without it (netgain compare)"
-        )
+        return cannot_apply_outside(facts, lossy)
     if facts.kv_codecs.used:
         return f"what its tiers hold is coded already ({', '.join(facts.kv_codecs.used)})"
     if facts.kv_codecs.tiers == ():
@@ -127,7 +125,10 @@ def _cannot_apply(facts: Facts, lossy: bool) -> str | None:
         )
     if not facts.kv_codecs.measured:
         return f"what codecs save and lose on this model was not measured: netgain cache codecs {facts.model}"
-    of_kind = [one for one in facts.kv_codecs.measured if one.lossy == lossy and one.rates.ratio > 1.0]
+    of_kind = _of_kind(facts, lossy)
+    if not of_kind and facts.codec is not None:
+        known = ", ".join(one.name for one in facts.kv_codecs.measured if one.lossy == lossy)
+        return f"the codec {facts.codec.name} was not measured on this model among those of this technique; these were: {known}"
     if not of_kind:
         return f"no {'lossy' if lossy else 'lossless'} codec was measured to make KV of this model smaller"
     if not any(one.usable for one in of_kind):
@@ -136,14 +137,25 @@ def _cannot_apply(facts: Facts, lossy: bool) -> str | None:
     return None
 
 
+def _of_kind(facts: Facts, lossy: bool) -> list[MeasuredCodec]:
+    """Measured ones that make KV smaller: all, or the one that is asked for."""
+    return [
+        one
+        for one in facts.kv_codecs.measured
+        if one.lossy == lossy and one.rates.ratio > 1.0 and (facts.codec is None or facts.codec.name == one.name)
+    ]
+
+
 def _predict(name: str, facts: Facts, lossy: bool) -> Prediction:
     """The codec with the best gain. Where raw is sooner on the link that the requests saw, none is used and nothing is gained."""
     reason = _cannot_apply(facts, lossy)
     if reason is not None:
         raise UsageError(f"{name} cannot be predicted here: {reason}")
+    if facts.engine != "netgain":
+        return predict_outside(name, facts)
     loads = _loads(facts.records)
     link = _link(loads)
-    codecs = [one for one in facts.kv_codecs.measured if one.usable and one.lossy == lossy and one.rates.ratio > 1.0]
+    codecs = [one for one in _of_kind(facts, lossy) if one.usable]
     outcomes = sorted((_outcome(one, loads, link) for one in codecs), key=lambda one: -one.net_s)
     best = outcomes[0]
     low, high = bounds(best.ratios)

@@ -12,12 +12,13 @@ from netgain.deciding.technique.prediction import Prediction, Setting
 class SwitchOn(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine is told. `checked_with` lists engine versions with which the switch was used to start the engine;
     empty means unverified, and an unverified switch is never presented as deployable. `read_from`: the version in whose
-    source an unverified one was read."""
+    source an unverified one was read. `warns`: what a reader of the result must know of it."""
 
     engine: str
     flags: tuple[str, ...]
     checked_with: tuple[str, ...]
     read_from: str | None = None
+    warns: tuple[str, ...] = ()
 
     @property
     def verified(self) -> bool:

@@ -1,7 +1,6 @@
 """KV beyond the device: predicted from the recorded prompts' shared beginnings (the hit-rate curve), what computing them was
-measured to cost, and what moving them costs at the rate at which this machine copies."""
+measured to cost, and what moving them costs at the rate at which this machine copies, or reads and writes a folder."""
 
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -9,7 +8,7 @@ import numpy as np
 from blake3 import blake3
 
 from netgain.cost.link import LinkFit
-from netgain.cost.loading import GROUP_BLOCKS, LAYER_GROUPS, Choice, choose, layered
+from netgain.cost.loading import GROUP_BLOCKS, LAYER_GROUPS, Choice, Why, choose, layered
 from netgain.cost.reuse import ReuseCurve, reuse_curve
 from netgain.cost.step_cost import StepCost
 from netgain.deciding.technique.facts import Facts
@@ -17,7 +16,10 @@ from netgain.deciding.technique.kind import Kind
 from netgain.deciding.technique.prediction import Considered, Prediction, Setting
 from netgain.deciding.technique.protocol import SwitchOn
 from netgain.deciding.technique.replayed import bounds
+from netgain.deciding.technique.tier_asked import TierAsked
+from netgain.deciding.technique.tiering_link import Link, link_to
 from netgain.deciding.technique.tiering_switches import tiering_switch
+from netgain.deciding.technique.tiering_words import not_covered, size_unknown
 from netgain.errors import UsageError
 from netgain.ledger.records import RequestRecord
 from netgain.ledger.stage import Stage
@@ -29,7 +31,6 @@ SIZES = 12  # doubling from the smallest that is not less than the device's own
 NEAR = 0.99  # of the best gain: the smallest tier with so much of it is proposed
 LOOKUP_S = 5e-4  # asking a tier of this machine: a turn of the loop and a message between threads
 EXCHANGE_S = 2e-4  # of a group of blocks: a message between threads there and back
-PASSES = 3  # over the bytes of KV on its way: checksum, gathering, placing
 _GIB = float(1 << 30)
 
 
@@ -63,7 +64,7 @@ class KVTiering:
         if facts.step_cost is None:
             return f"what computing a prompt costs is not known ({facts.step_cost_missing or 'not measured'})"
         if facts.kv_token_bytes is None or facts.kv_tokens is None:
-            return _size_unknown(facts)
+            return size_unknown(facts)
         if not _curve(asked).hits(None).any():
             if _curve(_asked(msgspec.structs.replace(facts, starts={}))).hits(None).any():
                 return (
@@ -78,21 +79,27 @@ class KVTiering:
         return None
 
     def predict(self, facts: Facts) -> Prediction:
-        """The smallest tier in memory with nearly the best gain, under a policy that loads what is predicted to be sooner."""
+        """The smallest tier with nearly the best gain, or of the size that was asked for: netgain's under its policy, which
+        loads what is predicted to be sooner, others' loading what they find."""
         if facts.step_cost is None or facts.kv_token_bytes is None or facts.kv_tokens is None:
             raise UsageError("KV tiers cannot be predicted without a measured step cost and the size of KV")
-        asked, rate = _asked(facts), copy_rate() / PASSES
+        asked, link = _asked(facts), link_to(facts)
         curve = _curve(asked)
+        told = facts.tier.gib
         outcomes = [
-            _outcome(gib, facts.step_cost, facts.kv_token_bytes, asked, curve, rate)
-            for gib in _sizes(facts.kv_tokens * facts.kv_token_bytes, curve.distinct, facts.kv_token_bytes)
+            _outcome(gib, facts.step_cost, facts.kv_token_bytes, asked, curve, link)
+            for gib in (
+                _sizes(facts.kv_tokens * facts.kv_token_bytes, curve.distinct, facts.kv_token_bytes)
+                if told is None
+                else (told,)
+            )
         ]
         most = max(outcome.net_s for outcome in outcomes)
         best = next(one for one in outcomes if one.net_s >= (NEAR * most if most > 0.0 else most))
         low, high = bounds(best.ratios)
         return Prediction(
             technique=self.name,
-            setting=_setting(best.gib),
+            setting=_setting(facts.tier, best.gib),
             off_is_better=best.net_s <= 0.0,
             speedup_e2e=float(np.median(best.ratios)),
             low=low,
@@ -106,7 +113,7 @@ class KVTiering:
             drafts=None,
             considered=tuple(
                 Considered(
-                    setting=_setting(one.gib),
+                    setting=_setting(facts.tier, one.gib),
                     net_s=one.net_s,
                     speedup_e2e=float(np.median(one.ratios)),
                     committed_per_step=None,
@@ -115,10 +122,9 @@ class KVTiering:
             ),
             basis=(
                 f"stack distances of {len(asked)} recorded prompts: {best.tokens} of {sum(one.tokens for one in asked)} prompt "
-                f"tokens would come from the tier; prefill by the step cost {facts.step_cost_basis}; transfers at "
-                f"{rate / 1e9:.1f} GB/s, a third of what copying was measured at here"
+                f"tokens would come from the tier; prefill by the step cost {facts.step_cost_basis}; transfers {link.says}"
             ),
-            not_covered=_not_covered(facts, best.gib),
+            not_covered=not_covered(facts, best.gib),
         )
 
     def switch_on(self, engine: str, setting: Setting) -> SwitchOn:
@@ -154,16 +160,16 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _outcome(
-    gib: float, cost: StepCost, token_bytes: int, asked: Sequence[_Asked], curve: ReuseCurve, rate: float
+    gib: float, cost: StepCost, token_bytes: int, asked: Sequence[_Asked], curve: ReuseCurve, link: Link
 ) -> _Outcome:
     hits = curve.hits(int(gib * _GIB / (token_bytes * BLOCK_TOKENS)))
     saved, loads, stores, ratios, loaded = [], [], [], [], 0
     for one, blocks in zip(asked, hits, strict=True):
-        choice = _choice(cost, one, one.extra(blocks), token_bytes * BLOCK_TOKENS, rate)
+        choice = _choice(cost, one, one.extra(blocks), token_bytes * BLOCK_TOKENS, link)
         extra = choice.blocks * BLOCK_TOKENS
         left_s = _compute_s(cost, one, choice.blocks)
         gain_s, load_s = one.prefill_s - left_s, (choice.warm_s or 0.0) - left_s
-        store_s = (one.tokens + one.output_tokens - one.cached - extra) * token_bytes / rate
+        store_s = (one.tokens + one.output_tokens - one.cached - extra) * token_bytes / link.store
         loaded += extra
         saved.append(gain_s)
         loads.append(load_s)
@@ -183,10 +189,14 @@ def _outcome(
     )
 
 
-def _choice(cost: StepCost, one: _Asked, blocks: int, block_bytes: int, rate: float) -> Choice:
-    """What the engine's policy would do with so many blocks in the tier, by its own formula: the end of what it loads comes by
-    layers while the rest is computed."""
-    places, links = [0] * blocks, [LinkFit(EXCHANGE_S, rate, 0.0, 0)]
+def _choice(cost: StepCost, one: _Asked, blocks: int, block_bytes: int, link: Link) -> Choice:
+    """What netgain's policy would do with so many blocks in the tier, by its own formula: the end of what it loads comes by
+    layers while the rest is computed. Other engines load all of it first."""
+    if not link.policy:
+        load_s = EXCHANGE_S + blocks * block_bytes / link.load if blocks else 0.0
+        left_s = _compute_s(cost, one, blocks)
+        return Choice(blocks, load_s + left_s, _compute_s(cost, one, 0), Why.ALWAYS)
+    places, links = [0] * blocks, [LinkFit(EXCHANGE_S, link.load, 0.0, 0)]
 
     def hidden_s(loaded: int) -> float:
         pass_s = _first_step_s(cost, one, loaded)
@@ -211,32 +221,6 @@ def _share(cost: StepCost, one: _Asked, seconds: float) -> float:
     """Of what the whole prefill takes by the measured cost."""
     whole_s = cost.prompt_s(one.cached, one.tokens)
     return seconds / whole_s if whole_s > 0.0 else 1.0
-
-
-def copy_rate(size: int = 1 << 25, repeats: int = 5) -> float:
-    """Bytes per second at which this machine copies memory that no cache holds, as the best of some tries."""
-    source, target = np.ones(size, np.uint8), np.empty(size, np.uint8)
-    best_s = float("inf")
-    for _ in range(repeats):
-        began_s = time.perf_counter()
-        np.copyto(target, source)
-        best_s = min(best_s, time.perf_counter() - began_s)
-    return size / best_s
-
-
-def _size_unknown(facts: Facts) -> str:
-    """Which of both facts about the size of KV is missing, and where it would be known from."""
-    sizes = {"how much room it has for KV": facts.kv_tokens, "what a token's KV takes": facts.kv_token_bytes}
-    says = f"the server does not tell {' and '.join(name for name, size in sizes.items() if size is None)}"
-    if facts.engine == "netgain":
-        return says
-    if facts.engine != "vllm":
-        return f"{says}; to try it without a prediction, compare servers with and without it (netgain compare)"
-    return (
-        f"{says}: of vLLM both are asked for when the technique is named (--technique kv-tiers), the room in "
-        "vllm:cache_config_info on its /metrics, a token's KV in the config.json of a --model that is a local folder and "
-        "keeps the same in all layers"
-    )
 
 
 def _asked(facts: Facts) -> list[_Asked]:
@@ -295,19 +279,6 @@ def _sizes(device_bytes: float, distinct: int, token_bytes: int) -> list[float]:
     return sizes
 
 
-def _setting(gib: float) -> Setting:
-    return {"tier": "dram", "gib": int(gib) if gib == int(gib) else gib}
-
-
-def _not_covered(facts: Facts, gib: float) -> tuple[str, ...]:
-    said = [
-        "requests that queue behind others' prefill wait less when that is loaded, which is not in the figure",
-        "storing is charged as if every request waited for it, which it does not",
-        f"the host must have {gib:g} GiB of memory to spare",
-    ]
-    if facts.engine != "netgain":
-        said.append(
-            f"transfers are those of this machine's memory; {facts.engine}'s go over its own link to the device, and it loads "
-            "whatever it finds"
-        )
-    return tuple(said)
+def _setting(tier: TierAsked, gib: float) -> Setting:
+    folder: Setting = {"folder": tier.folder} if tier.kind == "disk" else {}
+    return {"tier": tier.kind, "gib": int(gib) if gib == int(gib) else gib, **folder}

@@ -67,8 +67,9 @@ class _Answered(msgspec.Struct, frozen=True):
 
 
 async def verify_cold(arm: Arm, asking: Asking) -> ColdCache:
-    """Ask one new prompt twice, reset, ask again, and where the reset did not take, under another salt. Call it while the arm
-    is idle and before anything is measured. Never raises for what the server does."""
+    """Ask one new prompt twice, reset, ask again, and where the reset did not take, under another salt. What `reuses` is not
+    reset, so there only the salt counts, or the mark in the prompt that stands for it. Call it while the arm is idle and before
+    anything is measured. Never raises for what the server does."""
     nonce = uuid.uuid4().hex
     words = " ".join(("alder", "birch", "cedar", "dogwood", "elm", "fir", "ginkgo")[n % 7] for n in range(PROBE_WORDS))
     item = _probe(words, nonce)
@@ -79,7 +80,7 @@ async def verify_cold(arm: Arm, asking: Asking) -> ColdCache:
     if again.cached is None:
         return ColdCache(verified=None, says="neither metrics nor answers tell how many prompt tokens were found again")
     tokens = again.prompt_tokens or first.prompt_tokens
-    told = {"prompt_tokens": tokens, "again": again.cached}
+    told: dict[str, int | None] = {"prompt_tokens": tokens, "again": again.cached}
     if not tokens:
         return ColdCache(verified=None, says="the server does not tell how many tokens the probe has")
     if (first.cached or 0) > COLD_SHARE * tokens:
@@ -94,6 +95,8 @@ async def verify_cold(arm: Arm, asking: Asking) -> ColdCache:
             return ColdCache(verified=None, says=says, **told)
         says = "nothing of a repeated prompt is found again, so blocks are cold without a reset"
         return ColdCache(verified=True, says=says, **told)
+    if asking.reuses:
+        return await _apart(arm, asking, item, nonce, again.cached, tokens, told)
     answer = await arm.reset()
     after = await _ask(arm.url, asking, item, f"{nonce}-a")
     told["after_reset"] = after.cached
@@ -125,6 +128,22 @@ def _sooner(again: _Answered, new: _Answered) -> bool:
     return new.ttft_s is not None and again.ttft_s is not None and again.ttft_s < FASTER * new.ttft_s
 
 
+async def _apart(
+    arm: Arm, asking: Asking, item: Item, nonce: str, again: int, tokens: int, told: dict[str, int | None]
+) -> ColdCache:
+    """Whether what was asked under one salt is not found under another."""
+    salted = await _ask(arm.url, asking, item, f"{nonce}-b")
+    told["after_salt"] = salted.cached
+    by = "with another mark at its beginning" if asking.marks else "under another cache salt"
+    says = (
+        f"{again} of {tokens} tokens of a repeated prompt were found again; {_number(salted.cached)} of them {by}, as every "
+        "repeat has its own"
+    )
+    if salted.cached is None:
+        return ColdCache(verified=None, says=says, **told)
+    return ColdCache(verified=salted.cached <= COLD_SHARE * tokens, says=says, **told)
+
+
 def _number(cached: int | None) -> str:
     return "an unknown number" if cached is None else str(cached)
 
@@ -132,7 +151,7 @@ def _number(cached: int | None) -> str:
 async def _ask(url: str, asking: Asking, item: Item, salt: str) -> _Answered:
     options = asking.under(salt)
     before = await snapshot(f"{url}/metrics", options.headers, SETTLE_S)
-    record = (await run(url, asking.model, [item], Closed(1), options)).records[0]
+    record = (await run(url, asking.model, asking.marked([item], salt), Closed(1), options)).records[0]
     counted = None if before is None else await _gained(url, before, options.headers)
     server = record.server
     return _Answered(

@@ -17,6 +17,7 @@ import psutil
 
 from netgain.deciding.experiment.arm import Observed
 from netgain.deciding.experiment.arms import keeper
+from netgain.deciding.experiment.arms.beyond import Beyond
 from netgain.deciding.experiment.arms.port import check_free, free_port
 from netgain.deciding.experiment.arms.reset import Reset
 from netgain.errors import NetgainError, Unavailable, UsageError
@@ -65,6 +66,7 @@ class LaunchedServer:
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._family: dict[int, psutil.Process] = {}
+        self.beyond: Beyond | None = None  # what it keeps apart from its process
         self.freezes = False  # whether it is to be frozen while another arm is loaded
 
     @property
@@ -79,7 +81,8 @@ class LaunchedServer:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return words_without_secrets(self._program.shown)
+        shown = self._program.shown
+        return words_without_secrets(shown if self.beyond is None else self.beyond.shown(shown))
 
     @property
     def log(self) -> str:
@@ -98,6 +101,8 @@ class LaunchedServer:
         mode = "wb" if self._port is None else "ab"  # the log of a later start is added
         if self._pinned is not None:
             check_free(self._pinned, self._name)
+        if self.beyond is not None:
+            await asyncio.to_thread(self.beyond.begin)
         self._port = free_port() if self._pinned is None else self._pinned
         arguments = list(self._program.command(self._port))
         environment = {**os.environ, **self._program.environment}
@@ -171,6 +176,13 @@ class LaunchedServer:
         return Observed(cpu_s=cpu_s, resident_bytes=resident, processes=count) if count else None
 
     async def stop(self) -> None:
+        try:
+            await self._end()
+        finally:
+            if self.beyond is not None:
+                await asyncio.to_thread(self.beyond.end)
+
+    async def _end(self) -> None:
         if self._process is None:
             return
         self._note_family()
