@@ -85,7 +85,7 @@ def test_of_a_sweep_the_load_that_is_shown_is_paid_on_as_many_devices_as_are_sai
     costs = costs_at(settings, shown_load, trial.blocks, None)
     blocks = [block for block in trial.blocks if block.group < 3 and block.arm == BASELINE]
     assert costs.baseline.paid == pytest.approx(2 * sum(block.seconds for block in blocks) / 1000.0)
-    assert str(costs.candidate.devices) == "2 devices (from --devices, by default one)"
+    assert str(costs.candidate.devices) == "2 devices (from --devices, or the engine's own flags)"
     assert costs_at(Settings(output=tmp_path), shown_load, trial.blocks, None) is None
 
 

@@ -138,7 +138,9 @@ def decide(
             help="YAML or TOML file of shell commands that operate an arm (kubectl, helm, Slurm).", show_default=False
         ),
     ] = None,
-    devices: Annotated[int, typer.Option(help="Devices that each arm occupies, for device-hours and costs.")] = 1,
+    devices: Annotated[
+        int | None, typer.Option(help="Devices that each arm occupies, for device-hours and costs (one is assumed).")
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(help="Most device-hours of the experiment, such as 2h: it is made smaller, or refused."),

@@ -109,6 +109,29 @@ def test_a_file_says_how_an_engine_is_started(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "devices"),
+    [
+        ("vllm serve o/m", None),
+        ("vllm serve o/m -tp 2 --pipeline-parallel-size=2", 4),
+        ("vllm serve o/m --data_parallel_size 3", 3),
+        ("vllm serve o/m -tp {ranks}", None),
+        ("CUDA_VISIBLE_DEVICES=3 vllm serve o/m", 1),
+        ("CUDA_VISIBLE_DEVICES=0,1 vllm serve o/m", None),
+        ("CUDA_VISIBLE_DEVICES=0,1 vllm serve o/m -tp 2", 2),
+        ("python -m sglang.launch_server --model-path o/m --tp-size 4 --dp-size 4 --enable-dp-attention", 4),
+        ("python -m sglang.launch_server --model-path o/m --tp 2 --dp 2", 4),
+        ("llama-server -m m.gguf", None),
+        ("CUDA_VISIBLE_DEVICES=0,1 llama-server -m m.gguf", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1 llama-server -m m.gguf -sm none", None),
+        ("netgain serve default", None),
+    ],
+)
+def test_devices_are_those_that_were_written_or_unknown(command, devices):
+    """One was assumed where nothing said so, and told as declared by the user: two GPUs passed as equal to one."""
+    assert describe(command).devices == devices
+
+
 def test_a_file_sets_netgains_settings(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("settings: {engine.model.dtype: bf16, engine.max_running: 4}\n")

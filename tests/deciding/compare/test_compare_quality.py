@@ -15,7 +15,7 @@ from netgain.deciding.decide.narrate import Silence
 from netgain.deciding.experiment.identity import Identity
 from tests.deciding.compare.paced_server import paced_server
 
-CARD = {"weights": "ab" * 32, "dtype": "bf16", "kv_dtype": "bf16", "memory_bytes": 2**30}
+CARD = {"weights": "ab" * 32, "dtype": "bf16", "kv_dtype": "bf16", "devices": 1, "memory_bytes": 2**30}
 SAME = Identity(basis="text", compared=24, differing=(), baseline_differs=())
 
 

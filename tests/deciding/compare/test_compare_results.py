@@ -19,6 +19,7 @@ from netgain.measuring.measurement.measure import measure
 from netgain.measuring.measurement.result import read_measurement, write_measurement
 from tests.deciding.compare.paced_server import paced_server
 
+KNOWN = ("devices=1,dtype=bf16",)
 SAMPLES = Path(__file__).parents[2] / "measuring/measurement/samples"
 
 
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(tmp_path: Path, baseline: list[Path], candidate: list[Path], **fields: object) -> Settings:
-    sides = [SideAsked(sources=tuple(str(path) for path in side)) for side in (baseline, candidate)]
+    sides = [SideAsked(sources=tuple(map(str, side)), declared=KNOWN) for side in (baseline, candidate)]
     return Settings(output=tmp_path, baseline=sides[0], candidate=sides[1], **fields)
 
 
@@ -69,6 +70,15 @@ def test_results_measured_in_turns_exclude_a_drift(folder, tmp_path):
     assert outcome.analysis.verdict.decision == "adopt"
     assert next(row for row in outcome.fields if row.field == "time").state == "equal"
     assert "2 of each side" in outcome.analysis.verdict.scope
+
+
+def test_results_that_tell_no_devices_and_number_types_are_not_adopted(folder, tmp_path):
+    sides = [folder / "slow-1", folder / "slow-2"], [folder / "quick-1", folder / "quick-2"]
+    asked = settings(tmp_path, *sides)
+    unsaid = msgspec.structs.replace(asked, candidate=msgspec.structs.replace(asked.candidate, declared=()))
+    verdict = compare(unsaid, Silence()).analysis.verdict
+    assert (verdict.decision, verdict.finding) == ("inconclusive", "faster")
+    assert "declare what they are (--candidate-is dtype=...,devices=...)" in verdict.reasons[0]
 
 
 def test_what_only_one_repeat_tells_is_not_known_of_its_side(folder, tmp_path):

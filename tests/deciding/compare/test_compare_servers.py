@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from netgain.cli.main import run
 from netgain.deciding.compare.document import document_of
+from netgain.deciding.compare.meeting import know
 from netgain.deciding.compare.run import compare
 from netgain.deciding.compare.settings import SideAsked
+from netgain.deciding.compare.traits import Trait
 from netgain.deciding.decide.narrate import Silence
+from netgain.deciding.experiment.arms.described import Described
+from netgain.deciding.experiment.arms.starting import Starting
 from netgain.errors import Unavailable, UsageError
 from tests.deciding.compare.paced_server import paced_server
 
@@ -47,6 +52,30 @@ def test_five_percent_longer_tokens_are_found(settings):
     assert outcome.sides["baseline"].engine == "vllm"
     assert outcome.sides["baseline"].figures["output_tokens"].gained > 0
     assert any("not known to be equal" in caveat and "dtype" in caveat for caveat in outcome.caveats)
+
+
+def test_a_gain_is_not_adopted_before_devices_and_number_types_are_known(settings):
+    """Two servers that tell only the model's name may be one device against two, or 16 bits against 8."""
+    with paced_server(token_s=0.006) as baseline, paced_server(token_s=0.003) as candidate:
+        unknown = compare(settings(baseline, candidate), Silence()).analysis.verdict
+        sides = [declaring(url, "devices=1,dtype=bf16") for url in (baseline, candidate)]
+        known = compare(settings(*sides), Silence()).analysis.verdict
+        accepted = ("dtype=one checkpoint", "devices=one each")
+        overridden = compare(settings(baseline, candidate, overrides=accepted), Silence()).analysis.verdict
+    assert (unknown.decision, unknown.finding) == ("inconclusive", "faster")
+    assert any("dtype and devices are not known of both sides" in why for why in unknown.reasons)
+    assert any("--baseline-is dtype=...,devices=... --candidate-is" in why for why in unknown.reasons)
+    assert (known.decision, overridden.decision) == ("adopt", "adopt")
+
+
+@pytest.mark.parametrize(("flags", "devices"), [((), None), (("-tp", "2"), Trait(2, "declared"))])
+async def test_devices_that_nobody_wrote_are_not_declared(settings, flags, devices):
+    arm = Described(engine="vllm", model="m", starting=Starting(flags=flags))
+    asked = SideAsked(sources=("vllm serve m",), arm=arm)
+    with paced_server(token_s=0.003) as url:
+        started = SimpleNamespace(url=url, name="baseline", command=("vllm", "serve", "m"))
+        known = await know(settings(url, url, control=True), "baseline", asked, started)  # type: ignore[arg-type]
+    assert known.traits.get("devices") == devices
 
 
 def test_two_equal_servers_are_not_told_apart(settings):

@@ -62,6 +62,7 @@ def judge_sides(
     answers = worth(identity, ruling, settings, way.quality)
     doubts = [
         SAME_SERVER if settings.servers and settings.same_server else None,
+        ruling.doubt,
         *answers.doubts,
         length_doubt(observations, found, way.paired, settings.minimum_effect, settings.seed),
     ]

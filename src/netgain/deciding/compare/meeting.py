@@ -47,7 +47,7 @@ async def know(settings: Settings, name: str, side: SideAsked, arm: Arm | None =
     if arm is not None and side.arm is not None:
         setup = await setup_of(arm, side.arm)
         told = {**configured_traits(server.engine, setup.configuration or {}), **told}
-        if "devices" not in told:
+        if "devices" not in told and side.arm.devices is not None:
             declarations = {"devices": Trait(side.arm.devices, "declared"), **declarations}
     return Known(
         ask=ask,

@@ -77,7 +77,7 @@ def plan(
     else:
 
         def priced(form: Form) -> Estimate:
-            return estimate(form, form.expected_s(*pace), start_s, settings.devices)
+            return estimate(form, form.expected_s(*pace), start_s, settings.devices, settings.devices_assumed)
 
         asked = form
         if settings.budget_s is not None:

@@ -12,6 +12,7 @@ from netgain.errors import UsageError
 Kind = Literal["equal resources", "scaling"]
 State = Literal["equal", "differs", "unknown", "overridden", "on purpose", "not needed"]
 MEMORY_TOLERANCE = 0.01
+_SETTLED = ("equal", "not needed", "overridden")
 _COVERED: Mapping[str, str] = {
     "model": "weights",
     "kv_tokens": "memory",
@@ -37,13 +38,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison that is allowed. `caveats` are what it rests on without proof; `same_model`: that both serve the same
-    weights in the same number types is known, not only assumed. `factor`: of a scaling comparison, how many times the
-    baseline's resource `per` the candidate has."""
+    weights in the same number types is known, not only assumed. `doubt`: what has to be known before one side is adopted, and is
+    not (None: nothing). `factor`: of a scaling comparison, how many times the baseline's resource `per` the candidate has."""
 
     kind: Kind
     rows: tuple[Row, ...]
     caveats: tuple[str, ...]
     same_model: bool
+    doubt: str | None = None
     per: str | None = None
     factor: float | None = None
 
@@ -76,6 +78,7 @@ def rule(
         rows=rows,
         caveats=_caveats(rows),
         same_model=_same_model({row.field: row.state for row in rows}),
+        doubt=_doubt(rows),
         per=per,
         factor=factor,
     )
@@ -156,6 +159,28 @@ def _refusal(differing: Sequence[Row], kind: Kind) -> str:
         remedies.insert(0, "measure both in turns, or compare the running servers")
     what = "at equal resources" if kind == "equal resources" else "of scaling"
     return f"this is no comparison {what}: the sides differ in {told}; make them equal, {', '.join(remedies)}"
+
+
+def _doubt(rows: Sequence[Row]) -> str | None:
+    """Memory, limits and the rest may stay unknown with a caveat. How many devices there are, and which model in which number
+    types, may not: a gain may be bought by any of them."""
+    states = {row.field: row.state for row in rows}
+    needed = ["dtype", "devices"]
+    if states.get("model") not in _SETTLED:
+        needed.insert(0, "weights")
+    missing = [row for row in rows if row.field in needed and row.state == "unknown"]
+    if not missing:
+        return None
+    names = " and ".join(row.field for row in missing)
+    sides = (
+        ("baseline", [row.field for row in missing if row.baseline is None]),
+        ("candidate", [row.field for row in missing if row.candidate is None]),
+    )
+    how = " ".join(f"--{side}-is {','.join(f'{name}=...' for name in own)}" for side, own in sides if own)
+    return (
+        f"{names} {'is' if len(missing) == 1 else 'are'} not known of both sides, so equal resources are not shown: declare what "
+        f'they are ({how}), or accept it with --override {missing[0].field}="REASON"'
+    )
 
 
 def _caveats(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -135,8 +135,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> int:
-        """How many a started arm occupies, the larger one where they differ."""
-        return max((arm.devices for arm in self.started.values()), default=1)
+        """How many a started arm occupies, the larger one where they differ; of one that nothing tells, one is assumed."""
+        return max((arm.devices or 1 for arm in self.started.values()), default=1)
+
+    @property
+    def devices_assumed(self) -> bool:
+        """Whether one device is only assumed of a started arm."""
+        return any(arm.devices is None for arm in self.started.values())
 
     @property
     def same_server(self) -> bool:

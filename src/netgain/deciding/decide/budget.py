@@ -14,11 +14,13 @@ _UNITS_S = {"h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0}
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """All arms hold their devices from their first start to the end. `wall_s`: measuring and starting."""
+    """All arms hold their devices from their first start to the end. `wall_s`: measuring and starting.
+    `assumed`: nothing tells how many devices an arm holds."""
 
     arms: int
     devices: int
     wall_s: float
+    assumed: bool = False
 
     @property
     def device_hours(self) -> float:
@@ -26,14 +28,15 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
-        held = f"{count(self.arms, 'arm')} x {count(self.devices, 'device')} x {self.wall_s / 60.0:.1f} min"
+        devices = f"{count(self.devices, 'device')}{' (assumed)' if self.assumed else ''}"
+        held = f"{count(self.arms, 'arm')} x {devices} x {self.wall_s / 60.0:.1f} min"
         return f"estimated {_hours(self.device_hours)} device-hours ({held})"
 
 
-def estimate(form: Form, measuring_s: float, start_s: float, devices: int) -> Estimate:
+def estimate(form: Form, measuring_s: float, start_s: float, devices: int, assumed: bool = False) -> Estimate:
     """`measuring_s`: of all blocks together; `start_s`: how long one server took to start."""
     arms = 2 if form.control_every is None else 3
-    return Estimate(arms=arms, devices=devices, wall_s=measuring_s + form.starts * arms * start_s)
+    return Estimate(arms=arms, devices=devices, wall_s=measuring_s + form.starts * arms * start_s, assumed=assumed)
 
 
 def within(budget_s: float, form: Form, cost: Callable[[Form], Estimate]) -> tuple[Form, tuple[str, ...]]:

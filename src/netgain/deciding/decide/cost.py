@@ -17,8 +17,11 @@ def costs_at(
     """Of the load that `observations` are of; both arms occupy as many devices. None without a price."""
     if settings.price is None:
         return None
-    source = "--devices" if settings.hooks is None else "the hooks' file"
-    devices = Devices(count=settings.devices, said_by=f"from {source}, by default one")
+    source = "--devices" if settings.hooks is None else "devices in the hooks' file"
+    told = f"from {source}, or the engine's own flags"
+    if settings.devices_written is None:
+        told = f"assumed, since nothing says how many: {source} does"
+    devices = Devices(count=settings.devices, said_by=told)
     return costs_of_blocks(
         settings.price, {BASELINE: devices, CANDIDATE: devices}, observations, blocks_of(blocks, observations), slo
     )

@@ -34,7 +34,7 @@ def plan(
     def priced(form: Form) -> Estimate:
         design = design_of(settings, form, items, form.starts)
         seconds = measuring_s(design, recorded, cost, settings.concurrency)
-        return estimate(form, seconds, start_s, settings.devices)
+        return estimate(form, seconds, start_s, settings.devices, settings.devices_written is None)
 
     form, lost = settings.form.fitted(recorded.e2e_s, settings.concurrency), tuple[str, ...]()
     whole = design_of(settings, form, items, form.starts)

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from netgain.cost.price import Price
+from netgain.deciding.experiment.arms.devices import devices_written
 from netgain.deciding.experiment.arms.hooks import Hooks
 from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
@@ -171,9 +172,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(base, group_size=size, output_tokens=tokens)
 
     @property
+    def devices_written(self) -> int | None:
+        """How many each arm was written to occupy; None where nothing tells."""
+        if self.hooks is not None and self.hooks.devices is not None:
+            return self.hooks.devices
+        return devices_written(self.engine, self.starting)
+
+    @property
     def devices(self) -> int:
-        """How many each arm occupies."""
-        return self.starting.devices if self.hooks is None else self.hooks.devices
+        """The same; one is assumed where nothing tells."""
+        return self.devices_written or 1
 
 
 def _check_beyond(settings: Settings) -> None:

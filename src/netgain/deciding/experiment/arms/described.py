@@ -11,6 +11,7 @@ import msgspec
 
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.confounders import ArmSetup
+from netgain.deciding.experiment.arms.devices import devices_written
 from netgain.deciding.experiment.arms.effective import effective_configuration
 from netgain.deciding.experiment.arms.hooked import HookedArm
 from netgain.deciding.experiment.arms.hooks import Hooks, check_fields, hooks_from, read_tree
@@ -65,9 +66,11 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     @property
-    def devices(self) -> int:
-        """How many the arm occupies."""
-        return self.starting.devices if self.hooks is None else self.hooks.devices
+    def devices(self) -> int | None:
+        """How many the arm was written to occupy; None where nothing tells."""
+        if self.hooks is not None and self.hooks.devices is not None:
+            return self.hooks.devices
+        return devices_written(self.engine, self.starting)
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,7 +83,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     flags: str | tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     environment: dict[str, str | int | float] = {}
-    devices: int = 1
+    devices: int | None = None
     port: int | None = None
 
 

@@ -30,7 +30,7 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `url`: where it answers, `{arm}` standing for its name; without it `start` must print {"url": "..."} as its last line.
     `observe` prints a JSON object with `cpu_s`, `resident_bytes` and `processes`. `health`: the path that answers 200 once
     requests are served. `engine` is what serves there, if it is one whose metrics and reset routes are known. `devices`: how
-    many the arm occupies.
+    many the arm occupies (None: nobody said).
     """
 
     start: Hook
@@ -40,7 +40,7 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     url: str | None = None
     health: str = "/v1/models"
     engine: Engine | None = None
-    devices: int = 1
+    devices: int | None = None
     environment: dict[str, str] = {}
 
     def timeout_s(self, name: str) -> float:
@@ -97,6 +97,6 @@ def hooks_from(tree: Any, told_in: str, also: Sequence[str] = ()) -> Hooks:
             raise UsageError(f"{told_in} has an empty command for {name}")
         if hooks.timeout_s(name) <= 0.0:
             raise UsageError(f"{told_in} gives {name} {hooks.timeout_s(name):g} s; a limit must be positive")
-    if hooks.devices < 1:
+    if hooks.devices is not None and hooks.devices < 1:
         raise UsageError(f"{told_in} says that the arm occupies {hooks.devices} devices; it must be at least 1")
     return hooks

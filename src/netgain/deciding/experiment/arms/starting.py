@@ -15,20 +15,20 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True):
 
     `python`: the interpreter of the environment that has the engine. `command`: a command line with `{model}`, `{port}` and
     `{flags}` where these belong; what it does not name is added at the end in the engine's own form. `flags`: the engine's
-    own. `environment`: variables on top of this process's. `devices`: how many each arm occupies, for the estimate of
-    device-hours.
+    own. `environment`: variables on top of this process's. `devices`: how many each arm occupies (None:
+    nobody said).
     """
 
     python: str | None = None
     command: str | None = None
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
-    devices: int = 1
+    devices: int | None = None
 
     def __post_init__(self) -> None:
         if self.python is not None and self.command is not None:
             raise UsageError("an engine is started either from a Python environment or by a command line; give one")
-        if self.devices < 1:
+        if self.devices is not None and self.devices < 1:
             raise UsageError(f"each arm is said to occupy {self.devices} devices; it must be at least 1")
         if self.command is not None and not _words(self.command):
             raise UsageError("the command line that starts the engine is empty")
