@@ -5,7 +5,8 @@ records, with --record FILE --join PART... it only writes several recordings as 
 the same configuration, started afresh, answered the same prompts in mirrored blocks. An experiment of the default design
 draws as many rounds as it has starts (more where noise makes it grow), in any order, and calls the server that was started
 first the baseline in even starts and the candidate in odd ones, as the design does; so the true effect is none, and a planted
-one scales the candidate's times.
+one scales the candidate's times. As in the design a second server of the baseline (the control) answers every fourth group, made
+of two rounds (see _control.py), and the checks that void a run are made, as far as recordings hold what they read.
 
 There are two recordings, of a quiet machine and of one on which other work ran; half of the experiments are of each.
 `false_adopt_rate`, `false_reject_rate`: of equal arms, in the recording where it is higher. `coverage_95`: intervals that hold
@@ -17,6 +18,7 @@ recording, with `starts_mean`, `detectable_effect` (the median of what verdicts 
 """
 
 import asyncio
+import math
 import tempfile
 import time
 from collections import Counter
@@ -27,6 +29,7 @@ import msgspec
 import numpy as np
 
 from benchmarks import _report
+from benchmarks._control import checked, with_control
 from benchmarks._recording import Recording, join, load, save
 from netgain.deciding.decide.prompts import prepare_items
 from netgain.deciding.decide.server import served_model
@@ -37,7 +40,7 @@ from netgain.deciding.experiment.conduct import Asking, Trial, conduct
 from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.growth import grow
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
-from netgain.deciding.experiment.verdict import MINIMUM_EFFECT, Decision
+from netgain.deciding.experiment.verdict import MINIMUM_EFFECT, Check, Decision
 from netgain.measuring.workload.load import load_workload
 
 EXPERIMENTS = 2000
@@ -47,7 +50,7 @@ SMALL_LOSS = 1 / 1.005
 RECORDINGS = Path(__file__).parent / "recordings"
 QUIET, BUSY = "quiet", "busy"
 RECORDED_TOKENS = 32
-Judge = Callable[[Sequence[Observation], Terms], Analysis]
+Judge = Callable[[Sequence[Observation], Terms, Sequence[Check]], Analysis]
 # At least and at most.
 LIMITS: Mapping[str, tuple[float, float]] = {
     "false_adopt_rate": (0.0, 0.05),
@@ -142,46 +145,71 @@ def verdicts(recording: Recording, count: int, speedup: float, seed: int, judge:
     """Judge `count` experiments; the truth is that the candidate is `speedup` times as fast."""
     generator = np.random.default_rng(seed)
     hastened = [[scaled(seen, speedup) for seen in part] for part in recording.rounds]
-    return [
-        judge(draw(recording, hastened, generator), Terms(promises_identity=True, seed=number))
-        for number in range(count)
-    ]
+    found = []
+    for number in range(count):
+        drawn = draw(recording, hastened, generator)
+        found.append(judge(drawn, Terms(promises_identity=True, seed=number), checked(drawn)))
+    return found
 
 
 def draw(
     recording: Recording, hastened: Sequence[Sequence[Observation]], generator: np.random.Generator
 ) -> list[Observation]:
-    """One experiment: rounds in any order, none twice; it grows as the design does, as far as there are rounds."""
+    """One experiment: rounds in any order, none twice; it grows as the design does, as far as there are rounds. The noise of its
+    control comes from the same rounds in another order."""
     recorded = len(recording.rounds)
     most = max(FULL.starts, min(FULL.most_starts or 0, recorded - recorded % 2))
     chosen = generator.permutation(recorded)[:most].tolist()
-    found = placed(recording, hastened, chosen[: FULL.starts], 0)
+    others = apart_from(chosen, recorded, generator)
+    found = placed(recording, hastened, chosen[: FULL.starts], 0, others)
     if most > FULL.starts:
         wanted = grow(found, most, MINIMUM_EFFECT).starts
-        found += placed(recording, hastened, chosen[FULL.starts : wanted], FULL.starts)
+        found += placed(recording, hastened, chosen[FULL.starts : wanted], FULL.starts, others[FULL.starts :])
     return found
+
+
+def apart_from(chosen: Sequence[int], recorded: int, generator: np.random.Generator) -> list[int]:
+    """As many rounds as were chosen, none twice, and in no place the one that was chosen there."""
+    while True:
+        others: list[int] = generator.permutation(recorded)[: len(chosen)].tolist()
+        if all(one != other for one, other in zip(chosen, others, strict=True)):
+            return others
 
 
 def placed(
-    recording: Recording, hastened: Sequence[Sequence[Observation]], chosen: Sequence[int], first: int
+    recording: Recording,
+    hastened: Sequence[Sequence[Observation]],
+    chosen: Sequence[int],
+    first: int,
+    others: Sequence[int],
 ) -> list[Observation]:
-    """The chosen rounds as starts from `first` on."""
+    """The chosen rounds as starts from `first` on, each with a control whose noise is of the round in `others`."""
     found: list[Observation] = []
-    for start, place in enumerate(chosen, first):
-        groups, blocks = recording.size(int(place))
-        for plain, scaled_one in zip(recording.rounds[place], hastened[place], strict=True):
-            arm = SWAPPED[plain.arm] if start % 2 else plain.arm
-            seen = scaled_one if arm == CANDIDATE else plain
+    every = FULL.control_every or 1
+    for start, place, other in zip(range(first, first + len(chosen)), chosen, others, strict=False):
+        groups, blocks = recording.size(place)
+        in_all = blocks + 2 * math.ceil(groups / every)
+        faster = {
+            id(plain.record): quick.record
+            for plain, quick in zip(recording.rounds[place], hastened[place], strict=True)
+        }
+        pair = [as_arms(recording.rounds[one], start) for one in (place, other)]
+        for seen in with_control(pair[0], pair[1], every, scaled):
             found.append(
                 Observation(
-                    arm=arm,
+                    arm=seen.arm,
                     start=start,
                     group=start * groups + seen.group,
-                    block=start * blocks + seen.block,
-                    record=seen.record,
+                    block=start * in_all + seen.block,
+                    record=faster[id(seen.record)] if seen.arm == CANDIDATE else seen.record,
                 )
             )
     return found
+
+
+def as_arms(seen: Sequence[Observation], start: int) -> list[Observation]:
+    """The server started first is the baseline in even starts and the candidate in odd ones, as the design starts them."""
+    return [msgspec.structs.replace(one, arm=SWAPPED[one.arm]) for one in seen] if start % 2 else list(seen)
 
 
 def scaled(seen: Observation, speedup: float) -> Observation:

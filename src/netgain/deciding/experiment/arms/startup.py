@@ -1,7 +1,7 @@
 """Starting the arms of an experiment, first and again: one at a time, those that already run kept from disturbing it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.idle import give_turn
@@ -26,14 +26,22 @@ async def bring_up_others(arms: Mapping[str, Arm], running: str, timeout_s: floa
 
 
 async def start_again(arms: Mapping[str, Arm], start: int, timeout_s: float) -> None:
-    """End all arms and start them from either end in turns: where a server that is started first is slower or faster, the
+    """End all arms and start them in the order of this start: where a server that is started first is slower or faster, the
     design cancels it."""
     for arm in arms.values():
         await arm.stop()
-    for name, arm in list(arms.items())[:: 1 if start % 2 == 0 else -1]:
+    for name in starting_order(tuple(arms), start):
         give_turn(arms, name)
-        await bring_up(arm, timeout_s)
+        await bring_up(arms[name], timeout_s)
     give_turn(arms, None)
+
+
+def starting_order(names: Sequence[str], start: int) -> tuple[str, ...]:
+    """From either end in turns, so that of any two each is before the other as often; of three and more the order also moves on
+    by one place after every two starts, so that none keeps to the middle (in six starts each of three has each place twice)."""
+    moved = start // 2 % len(names) if len(names) > 2 else 0
+    order = (*names[moved:], *names[:moved])
+    return order if start % 2 == 0 else order[::-1]
 
 
 async def end(arm: Arm, said: Callable[[str], object]) -> None:
