@@ -12,8 +12,9 @@ interpolation over measured lengths (16: always; null: never). `break_even_predi
 from the measured cost of steps and the link as learnt, also for shaped links.
 
 policy: over links shaped from 20 MB/s to 10 GB/s, requests that always load, never load and go by measurement, by turns.
-`policy_regret` is the largest over links of measured / better of the other two - 1, by medians; `policy_median_error` the median
-of |time from admission to first token / prediction - 1| of all measured decisions.
+`policy_regret` is the largest over links of measured / better of the other two - 1, by medians, where which is better is decided
+by the other half of the turns (the smaller of two noisy medians is too small); each link has its interval.
+`policy_median_error` is the median of |time from admission to first token / prediction - 1| of all measured decisions.
 
 overlap: `overlap_speedup_LINK`, time to first token of a prefix of 1,024 tokens behind a shaped link and a suffix of 256 when all
 of the prefix is waited for, over that when its end comes by layers while the suffix is computed, by turns.

@@ -2,6 +2,7 @@
 measured is kept piece by piece; a tier that costs more than it may is named."""
 
 import random
+import statistics
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks import _kv_break_even, _kv_warm, _kv_workloads, _pieces, codecs, kv_tiers
+from benchmarks import _kv_break_even, _kv_policy, _kv_warm, _kv_workloads, _pieces, codecs, kv_tiers
 from benchmarks._kv_process import At, Run
 from benchmarks._pieces import Kept, Piece
 from netgain.cost.step_cost import StepCost, StepPoint
@@ -178,3 +179,26 @@ def test_each_arm_comes_first_as_often_as_any_other() -> None:
     assert all(sorted(order) == sorted(arms) for order in orders)
     for place in (0, 3):
         assert sorted(order[place] for order in orders) == sorted(2 * arms)
+
+
+def test_where_both_are_as_good_the_policy_is_not_said_to_lose() -> None:
+    """The smaller of two noisy medians is smaller than either really is."""
+    noise = random.Random(1)
+    found = []
+    for _ in range(60):
+        times = {policy: [noise.lognormvariate(0, 0.2) for _ in range(9)] for policy in ("always", "never", "measured")}
+        found.append(_kv_policy.regret(times).regret)
+    assert statistics.mean(found) == pytest.approx(0, abs=0.03)
+
+
+def test_a_policy_that_is_a_tenth_slower_than_the_better_one_is_found_out() -> None:
+    noise = random.Random(1)
+    times = {
+        policy: [seconds * noise.lognormvariate(0, 0.03) for _ in range(15)]
+        for policy, seconds in (("always", 3.0), ("never", 1.0), ("measured", 1.1))
+    }
+    told = _kv_policy.regret(times)
+    assert told.regret == pytest.approx(0.1, abs=0.03)
+    assert told.low < told.regret < told.high
+    assert told.low > 0.05
+    assert told.better == ("never", "never")

@@ -57,6 +57,31 @@ def test_misses_never_displace_the_bandwidth() -> None:
     assert fit.bytes_per_s == pytest.approx(1e8, rel=0.01)
 
 
+@pytest.mark.parametrize("large", [5_900_000, 100_000])
+def test_one_late_exchange_of_another_size_does_not_tell_the_bandwidth_alone(large: int) -> None:
+    random = np.random.default_rng(1)
+    estimate = LinkEstimate()
+    estimate.add(large, 3 * (0.0002 + large / 1e8))
+    for index in range(63):
+        size = (737_280, 786_432, 1_179_648)[index % 3]
+        estimate.add(size, (0.0002 + size / 1e8) * random.lognormal(0, 0.1))
+    fit = estimate.fit()
+    assert fit is not None
+    assert fit.error < 0.2
+    assert fit.predict_s(23_600_000) == pytest.approx(0.236, rel=0.2)
+
+
+def test_what_exchanges_of_another_size_told_outlasts_many_that_are_all_alike() -> None:
+    """Layers come in small exchanges: what whole blocks cost is known all the same."""
+    random = np.random.default_rng(1)
+    estimate = LinkEstimate()
+    for size in [369_000, 5_900_000, 5_900_000, 5_900_000] + [900_000 + 1000 * (index % 7) for index in range(150)]:
+        estimate.add(size, (0.0012 + size / 1e10) * random.lognormal(0, 0.05))
+    fit = estimate.fit()
+    assert fit is not None
+    assert fit.predict_s(5_900_000) == pytest.approx(0.0012 + 5_900_000 / 1e10, rel=0.2)
+
+
 def test_a_link_that_changes_is_followed() -> None:
     estimate = LinkEstimate()
     for rate in (1e9, 1e7):

@@ -1,15 +1,17 @@
 """What a link costs, learned while it is used: latency and bandwidth from (bytes, seconds); and a link of given shape, to
 measure over a sweep of links on a machine that has only one."""
 
-from collections import deque
+from collections import Counter, deque
 
 import msgspec
 import numpy as np
 
 _WINDOW = 64
+_RARE, _RARE_WINDOW = 4, 256  # of a size that is rare among the last exchanges, so many are kept, as far back as that
 _EMPTY_WINDOW = 16
 _REFIT_EVERY = 8
 _LEAST_SPREAD = 1.5  # of sizes, below which latency and bandwidth cannot be told apart
+_CONTRADICTED, _NEAR = 2.0, 0.02  # a line is off so many times as far as another at the median sample, and so much more
 
 
 class LinkFit(msgspec.Struct, frozen=True):
@@ -30,15 +32,18 @@ class LinkFit(msgspec.Struct, frozen=True):
 
 class LinkEstimate:
     """Learns one direction of one link from its last 64 exchanges that moved something, and the last 16 that did not; older
-    ones are forgotten, so it follows a link that changes. The line is Theil and Sen's (the median of all slopes), which
-    bears outliers up to 29 % of the samples.
+    ones are forgotten, so it follows a link that changes, but for a few of sizes (within a factor of 2) that have become
+    rare: without them latency could not be told from bandwidth any more. The line is Theil and Sen's (the median of all
+    slopes), which bears outliers up to 29 % of the samples: of those far apart in size, and where that line is
+    contradicted by most samples, of all. (Of exchanges that are nearly all alike in size, a single one of another size is
+    in every far pair, and one that came late would tell the bandwidth alone.)
 
     Where all sizes are alike, latency and bandwidth cannot be told apart: then all time is charged to the bytes, after
-    what empty exchanges took.
+    what empty exchanges took. So it is where no line agrees with most samples and that does.
     """
 
     def __init__(self) -> None:
-        self._moved: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
+        self._moved: deque[tuple[float, float]] = deque(maxlen=_RARE_WINDOW)
         self._empty: deque[float] = deque(maxlen=_EMPTY_WINDOW)  # apart, so that misses never displace the bandwidth
         self._fit: LinkFit | None = None
         self._since_fit = 0
@@ -54,9 +59,20 @@ class LinkEstimate:
     def fit(self) -> LinkFit | None:
         """The estimate now; None before the first exchange."""
         if self._since_fit >= _REFIT_EVERY or (self._since_fit and len(self._moved) <= _REFIT_EVERY):
-            self._fit = _fit(np.array(self._moved).reshape(-1, 2), np.array(self._empty))
+            self._fit = _fit(np.array(self._telling()).reshape(-1, 2), np.array(self._empty))
             self._since_fit = 0
         return self._fit
+
+    def _telling(self) -> list[tuple[float, float]]:
+        """The last exchanges, and older ones of rare sizes."""
+        kept: list[tuple[float, float]] = []
+        of_size: Counter[int] = Counter()
+        for number, one in enumerate(reversed(self._moved)):
+            alike = int(one[0]).bit_length()
+            if number < _WINDOW or of_size[alike] < _RARE:
+                of_size[alike] += 1
+                kept.append(one)
+        return kept
 
 
 def _fit(moved: np.ndarray, empty: np.ndarray) -> LinkFit:
@@ -64,19 +80,32 @@ def _fit(moved: np.ndarray, empty: np.ndarray) -> LinkFit:
     if not len(moved):
         return LinkFit(floor_s, None, _error(empty, np.full_like(empty, floor_s)), len(empty))
     sizes, seconds = moved[:, 0], moved[:, 1]
-    latency_s, rate = None, None
-    if sizes.max() >= _LEAST_SPREAD * sizes.min():
-        first, second = np.triu_indices(len(sizes), 1)
-        gap = sizes[second] - sizes[first]
-        apart = np.abs(gap) >= (sizes.max() - sizes.min()) / 4
+    fits = [*_lines(sizes, seconds), _charged_to_bytes(sizes, seconds, floor_s)]
+    least = min(fit.error for fit in fits)
+    return next(fit for fit in fits if fit.error <= _CONTRADICTED * least + _NEAR)
+
+
+def _lines(sizes: np.ndarray, seconds: np.ndarray) -> list[LinkFit]:
+    """Through exchanges of different sizes: by pairs far apart, which tell the bandwidth best, and by all pairs."""
+    smallest, largest = sizes.min(), sizes.max()
+    if largest < _LEAST_SPREAD * smallest:
+        return []
+    first, second = np.triu_indices(len(sizes), 1)
+    gap = sizes[second] - sizes[first]
+    lines = []
+    for least_gap in ((largest - smallest) / 4, (_LEAST_SPREAD - 1) * smallest):
+        apart = np.abs(gap) >= least_gap
         slope = float(np.median((seconds[second] - seconds[first])[apart] / gap[apart]))
         if slope > 0:
-            rate = 1 / slope
             latency_s = max(0.0, float(np.median(seconds - sizes * slope)))
-    if rate is None or latency_s is None:
-        latency_s = min(floor_s, float(seconds.min()) / 2)
-        rate = 1 / max(float(np.median((seconds - latency_s) / sizes)), 1e-15)
-    return LinkFit(latency_s, rate, _error(seconds, latency_s + sizes / rate), len(moved))
+            lines.append(LinkFit(latency_s, 1 / slope, _error(seconds, latency_s + sizes * slope), len(sizes)))
+    return lines
+
+
+def _charged_to_bytes(sizes: np.ndarray, seconds: np.ndarray, floor_s: float) -> LinkFit:
+    latency_s = min(floor_s, float(seconds.min()) / 2)
+    rate = 1 / max(float(np.median((seconds - latency_s) / sizes)), 1e-15)
+    return LinkFit(latency_s, rate, _error(seconds, latency_s + sizes / rate), len(sizes))
 
 
 def _error(measured: np.ndarray, predicted: np.ndarray) -> float:

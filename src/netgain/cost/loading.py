@@ -17,6 +17,9 @@ GROUP_BLOCKS = 16  # that go in one exchange, unless told otherwise
 LAYER_GROUPS = 6  # in which the end of a prefix comes, unless told otherwise
 LEAST_HIDDEN_S = 0.001  # of a transfer: to hide less is not worth the exchanges
 LEAST_HIDDEN = 0.03  # the same as a share of the pass
+LEAST_OF_LATENCY = (
+    0.25  # the same as a share of the latency of the exchanges that it takes more: much of it may need the processor
+)
 MOVING = 0.9  # of a pass, in which layers are to come
 _CANDIDATES = 16
 
@@ -108,7 +111,9 @@ def layered(
     if groups * link.latency_s * -(-blocks // group) + blocks * block_s > moving_s:
         blocks = blocks // group * group  # of one more exchange for a few blocks, the latency is too much
     hidden_s = share * blocks * block_s * (groups - 1) / groups
-    return Layered(blocks, hidden_s) if hidden_s >= max(LEAST_HIDDEN_S, LEAST_HIDDEN * pass_s) else NOT_LAYERED
+    more_s = (groups - 1) * -(-blocks // group) * link.latency_s
+    least_s = max(LEAST_HIDDEN_S, LEAST_HIDDEN * pass_s, LEAST_OF_LATENCY * more_s)
+    return Layered(blocks, hidden_s) if hidden_s >= least_s else NOT_LAYERED
 
 
 def load_s(found: Sequence[int], links: Sequence[LinkFit | None], block_bytes: int, group: int) -> float | None:

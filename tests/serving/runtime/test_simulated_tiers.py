@@ -3,6 +3,7 @@ worse than the better of always loading and always computing."""
 
 import asyncio
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -54,9 +55,11 @@ def times(
     suffix: int = 0,
     groups: int = 6,
     predicted: list[float | None] | None = None,
+    link: ShapedLink | None = None,
+    executor: Callable[[VirtualClock], SimulatedExecutor] | None = None,
 ) -> list[float]:
     """To the first token, of each of so many requests with one prefix (without `hits`, each with its own) and a suffix of its
-    own, and what was `predicted` of it."""
+    own, and what was `predicted` of it. The `link`, if it is given, and the `executor` are other than what is known of them."""
     clock = VirtualClock()
     memory = SimulatedMemory(LAYOUT)
     scheduler = Scheduler(
@@ -68,7 +71,8 @@ def times(
         max_waiting=9,
         max_length=3000,
     )
-    medium = ShapedMedium(DramMedium(LRU(1 << 30)), clock, ShapedLink(latency_s, rate), ShapedLink(latency_s, 1e12))
+    down = link or ShapedLink(latency_s, rate)
+    medium = ShapedMedium(DramMedium(LRU(1 << 30)), clock, down, ShapedLink(latency_s, 1e12))
     store = KVStore(Stack([Tier("far", medium, clock, None, expected(memory.planes))], clock), memory.planes, clock)
     tiering = Tiering(
         store,
@@ -81,7 +85,7 @@ def times(
         TieringOptions(policy=policy, layer_groups=groups),
     )
     engine = Engine(
-        executor=SimulatedExecutor(clock, COST),
+        executor=SimulatedExecutor(clock, COST) if executor is None else executor(clock),
         scheduler=scheduler,
         namespace=NAMESPACE,
         clock=clock,

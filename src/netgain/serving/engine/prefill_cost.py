@@ -7,7 +7,7 @@ from collections.abc import Callable
 from netgain.cost.link import LinkEstimate
 from netgain.cost.step_cost import StepCost
 
-_RECENT = 32
+_RECENT = 12  # steps: whoever shares the processor comes and goes
 
 
 class PrefillCost:

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import numpy as np
 
+from netgain.serving.blocks.scope import Tenants
 from netgain.serving.engine.batch import Batch, StepResult
 from netgain.serving.engine.request import Request
 from netgain.serving.tiers.planes import Plane, Rows
@@ -61,8 +62,8 @@ class ChunkSource(Protocol):
         """Bring into memory what is kept elsewhere, within a bounded time; what does not come is computed."""
         ...
 
-    def forget(self, apart: Collection[str]) -> int:
-        """Drop what is in memory; returns how many chunks. What the requests `apart` compute is kept for nobody."""
+    def forget(self, tenants: Tenants, apart: Collection[str]) -> int:
+        """Drop what memory has of these tenants; returns how many chunks. What the requests `apart` compute is kept for none."""
         ...
 
     def counters(self) -> dict[str, float]:

@@ -16,8 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class EnginePurged(msgspec.Struct, frozen=True, kw_only=True):
-    """`device_blocks` can be found no more, `chunks` are gone from memory (of all tenants: whose they are is not kept). `store`
-    None: there are no tiers."""
+    """`device_blocks` can be found no more, `chunks` are gone from memory. `store` None: there are no tiers."""
 
     device_blocks: int
     chunks: int
@@ -36,7 +35,7 @@ class Purging:
     def purge(self, tenants: Tenants, done: Callable[[EnginePurged], None]) -> None:
         """`done` is called with what was done: at once, or from the thread of the tiers."""
         blocks = self._scheduler.forget(lambda salt: tenants is None or Scope.of(salt).tenant in tenants)
-        chunks = 0 if self._chunks is None else self._chunks.forget(self._scheduler.unshared())
+        chunks = 0 if self._chunks is None else self._chunks.forget(tenants, self._scheduler.unshared())
         store, runner = self._store, self._runner
         if store is None or runner is None:
             done(EnginePurged(device_blocks=blocks, chunks=chunks, store=None))

@@ -41,6 +41,8 @@ class Storing:
         self.dropped = 0
         self.not_admitted = [0] * len(store.tiers)
         self._rules = dict(enumerate(store.admissions)) if set(store.admissions) != {None} else {}
+        if self._rules:
+            store.not_written = self._not_written
         self._store, self._memory, self._pool, self._runner = store, memory, pool, runner
         self._clock, self._collector = clock, collector
         self._block_tokens = block_tokens
@@ -48,6 +50,7 @@ class Storing:
         self._out: list[_Out] = []
         self._copied: deque[int] = deque()  # bytes of copies that the store has not taken
         self._taken: deque[Sequence[tuple[bytes, int]]] = deque()  # what tiers refused of each; filled by jobs
+        self._failed: deque[tuple[bytes, int]] = deque()  # what tiers could not write in the end; filled by jobs
 
     def counters(self) -> dict[str, float]:
         """As metrics name them; `name/tier`."""
@@ -112,6 +115,8 @@ class Storing:
         while self._taken:
             self._copied.popleft()
             self._lost(self._taken.popleft())
+        while self._failed:
+            self._lost([self._failed.popleft()])
 
     def _lost(self, blocks: Iterable[tuple[bytes, int]]) -> None:
         """Blocks, each with a tier that was to have it and has not: it is offered again when it is used again."""
@@ -147,3 +152,6 @@ class Storing:
             lost = self._store.put(out[0].root, [one.key for one in out], planes, [one.into for one in out])
         finally:
             self._taken.append(lost)
+
+    def _not_written(self, key: bytes, tier: int) -> None:
+        self._failed.append((key, tier))

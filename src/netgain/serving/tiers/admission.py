@@ -24,7 +24,7 @@ class Admission(Protocol):
         ...
 
     def lost(self, key: bytes) -> None:
-        """A block that was to be stored was not, for want of room: its next use is to store it."""
+        """A block that was to be stored was not, for want of room or because writing it failed: its next use is to store it."""
         ...
 
 

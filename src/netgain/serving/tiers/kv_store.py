@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -81,6 +81,7 @@ class KVStore:
         self._later: set[asyncio.Task[None]] = set()
         self.admissions = tuple(admissions) or (None,) * len(stack.tiers)
         self.through = stack.through
+        self.not_written: Callable[[bytes, int], None] | None = None  # told keys and tiers of what was queued in vain
         if coder is not None:
             stack.move_down_by(self._demote)
 
@@ -265,9 +266,10 @@ class KVStore:
         wanted = {tier: links[tier] for tier in tiers}
         forms = [(stored, list(tiers))] if self.coder is None else self.coder.forms(stored, wanted)
         left = set(tiers)
+        failed = None if self.not_written is None else partial(self.not_written, stored.part.key)
         for form, takers in forms:
             if (wrapped := self.envelope.wrap(form)) is not None:
-                left.difference_update(self._stack.offer(wrapped.part.address(), pack(wrapped), takers))
+                left.difference_update(self._stack.offer(wrapped.part.address(), pack(wrapped), takers, failed))
         return sorted(left)
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> None:

@@ -52,18 +52,19 @@ class _Lane:
         self.dropped = 0
         self._room = room
         self._waiting: deque[tuple[bytes, Data]] = deque()
-        self._queued: set[bytes] = set()
+        self._queued: dict[bytes, Callable[[], None] | None] = {}  # whom to tell if it is not stored
         self._worker: asyncio.Task[None] | None = None
         self._storing: asyncio.Task[bool] | None = None
 
-    def offer(self, key: bytes, data: Data) -> bool:
+    def offer(self, key: bytes, data: Data, failed: Callable[[], None] | None = None) -> bool:
         if key in self._queued:
+            self._queued[key] = failed or self._queued[key]
             return True
         if self.bytes + len(data) > self._room:
             self.dropped += 1
             return False
         self._waiting.append((key, data))
-        self._queued.add(key)
+        self._queued[key] = failed
         self.bytes += len(data)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -85,7 +86,7 @@ class _Lane:
         for one in queued[len(kept) :]:
             (gone if condemned(*one) else kept).append(one)
         self._waiting = deque(kept)
-        self._queued = {key for key, _ in kept}
+        self._queued = {key: self._queued[key] for key, _ in kept}
         self.bytes -= sum(len(data) for _, data in gone)
         if storing is not None:
             await asyncio.wait({storing})
@@ -104,13 +105,16 @@ class _Lane:
         while self._waiting:
             key, data = self._waiting[0]
             self._storing = asyncio.ensure_future(self.tier.put(key, data))
+            stored = False
             try:
-                await self._storing
+                stored = await self._storing
             finally:
                 self._storing = None
                 self._waiting.popleft()
-                self._queued.discard(key)
+                failed = self._queued.pop(key)
                 self.bytes -= len(data)
+            if not stored and failed is not None:
+                failed()
 
 
 class Stack:
@@ -294,10 +298,20 @@ class Stack:
         """By what it is decided how objects are coded for each tier (see Tier.code_link)."""
         return [lane.tier.code_link for lane in self._lanes]
 
-    def offer(self, key: bytes, data: Data, into: Iterable[int] | None = None) -> tuple[int, ...]:
+    def offer(
+        self,
+        key: bytes,
+        data: Data,
+        into: Iterable[int] | None = None,
+        failed: Callable[[int], None] | None = None,
+    ) -> tuple[int, ...]:
         """Queue a packed object for every tier that is written through, or for those named, and return at once; the tiers whose
-        queues had room."""
-        return tuple(tier for tier in (self.through if into is None else into) if self._lanes[tier].offer(key, data))
+        queues had room. `failed` is told of those among them that could not store it after all."""
+        return tuple(
+            tier
+            for tier in (self.through if into is None else into)
+            if self._lanes[tier].offer(key, data, None if failed is None else partial(failed, tier))
+        )
 
     async def settle(self) -> None:
         """Return when everything that was queued is stored, or could not be."""

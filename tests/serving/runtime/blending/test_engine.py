@@ -149,6 +149,24 @@ def test_purging_a_tenant_takes_its_chunks_too(tiny, tmp_path):
     assert again.output_ids == first.output_ids
 
 
+def test_purging_a_tenant_leaves_the_chunks_of_others_in_memory(tiny):
+    acme, other = (Scope(tenant=name).salt for name in ("acme", "other"))
+    with LLM(config(tiny(num_hidden_layers=4).folder)) as llm:
+        computed = {salt: ask(llm, Naive(), salt=salt)[0] for salt in (acme, other, b"")}
+        held_bytes, told = llm.built.engine.tier_counters()["blend_memory_bytes"], []
+        llm.built.purging.purge(frozenset({"acme"}), told.append)
+        assert llm.built.engine.tier_counters()["blend_memory_bytes"] == held_bytes * 2 / 3
+        again = {salt: ask(llm, Naive(), salt=salt)[0] for salt in (acme, other, b"")}
+        llm.built.purging.purge(frozenset({None}), told.append)
+        (others,) = ask(llm, Naive(), salt=other)
+        llm.built.purging.purge(None, told.append)
+        assert llm.built.engine.tier_counters()["blend_memory_bytes"] == 0
+    assert [one.chunks for one in told] == [2, 2, 4]
+    assert [alone(again[salt]) for salt in (acme, other, b"")] == [alone(computed[acme]), 0, 0]
+    assert alone(computed[acme]) > 0 == alone(others)
+    assert {answer.output_ids for answer in (*computed.values(), *again.values())} == {others.output_ids}
+
+
 def test_damaged_chunks_are_computed_anew(tiny, tmp_path):
     folder = tiny(num_hidden_layers=4).folder
     tier = f"disk:{tmp_path / 'chunks'}:16MiB"

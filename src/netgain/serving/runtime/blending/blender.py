@@ -24,6 +24,14 @@ from netgain.serving.tiers.blending.selection import Selection
 _GROWING = 4  # chunks that are computed piece by piece at the same time; one more begins the oldest anew
 
 
+class _Growing(NamedTuple):
+    """A chunk that is not whole yet, and its tenant's epoch (see ChunkStore) when it was computed last."""
+
+    chunk: GrowingChunk
+    salt: bytes
+    epoch: int
+
+
 class Blended(NamedTuple):
     """`logits` float32 [scored + rows, vocab] of the segment's last rows."""
 
@@ -38,15 +46,13 @@ class Blender:
     def __init__(self, decoder: Decoder, store: ChunkStore, default: Selection) -> None:
         self._decoder, self._store, self._default = decoder, store, default
         self._forward = SelectiveForward(decoder)
-        self._growing: OrderedDict[bytes, GrowingChunk] = OrderedDict()
+        self._growing: OrderedDict[bytes, _Growing] = OrderedDict()
         self._epoch = store.epoch
 
     def run(self, segment: Segment, kv: PagedKV) -> Blended:
         """Compute a segment with chunks, which ends at the end of a piece or of the prompt; its KV goes to its blocks."""
         assert segment.chunks is not None
-        if self._epoch != self._store.epoch:  # whose these are is not known
-            self._growing.clear()
-            self._epoch = self._store.epoch
+        self._forget()
         began_s, tally = time.perf_counter(), self._store.tally
         start, end = segment.start, segment.start + len(segment.tokens)
         selection = segment.chunks.selection or self._default
@@ -97,16 +103,27 @@ class Blender:
         if (found := self._store.find(salt, tokens)) is not None:
             return found, 0
         address = self._store.address(salt, tokens)
-        growing = self._growing.pop(address, None)
-        if growing is None:
-            growing = GrowingChunk(self._decoder, self._forward, self._store.lead, tokens, kv.dtype, kv.block_tokens)
+        begun = self._growing.pop(address, None)
+        growing = (
+            GrowingChunk(self._decoder, self._forward, self._store.lead, tokens, kv.dtype, kv.block_tokens)
+            if begun is None
+            else begun.chunk
+        )
         began_s = time.perf_counter()
         fresh = growing.grow(until)
         self._store.choice.computed(fresh, time.perf_counter() - began_s)
         if growing.done and self._store.shares(segment.request_id):
             self._store.add(salt, growing.chunk)
         else:
-            self._growing[address] = growing
+            self._growing[address] = _Growing(growing, salt, self._store.epoch_of(salt))
             if len(self._growing) > _GROWING:
                 self._growing.popitem(last=False)
         return growing.chunk, fresh
+
+    def _forget(self) -> None:
+        """What was begun for tenants that have been purged since."""
+        if self._epoch != self._store.epoch:
+            self._epoch = self._store.epoch
+            for address, one in list(self._growing.items()):
+                if one.epoch != self._store.epoch_of(one.salt):
+                    del self._growing[address]

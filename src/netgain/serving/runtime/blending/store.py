@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from netgain.cost.loading import Why
 from netgain.serving.blocks.keys import Namespace
+from netgain.serving.blocks.scope import Scope, Tenants
 from netgain.serving.engine.known_links import KnownLinks
 from netgain.serving.engine.request import Request
 from netgain.serving.engine.tiering import PROBE_EVERY_S
@@ -36,6 +37,13 @@ K = TypeVar("K")
 T = TypeVar("T")
 LOOKUP_S = 0.5
 _KNOWN = 4096  # of the last requests, what was decided
+
+
+class _Kept(NamedTuple):
+    """A chunk and whose it is; of the tenant's salt and secret, nothing."""
+
+    chunk: ChunkKV
+    tenant: str | None
 
 
 class ChunkStore:
@@ -63,10 +71,12 @@ class ChunkStore:
         self._fetched: OrderedDict[str, Fetched] = OrderedDict()
         self._left: OrderedDict[bytes, int] = OrderedDict()  # the tiers of chunks that were sooner computed
         self._apart: frozenset[str] = frozenset()
-        self.epoch = 0  # how often everything was forgotten
+        self.epoch = 0  # how often anything was forgotten
+        self._purged: Counter[str | None] = Counter()  # how often each tenant was, by itself
+        self._purged_all = 0
         self._envelope = PlainEnvelope() if tiers is None else tiers.store.envelope
         self._capacity = memory_bytes
-        self._kept: OrderedDict[bytes, ChunkKV] = OrderedDict()
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._used = 0
 
     def address(self, salt: bytes, tokens: Sequence[int]) -> bytes:
@@ -79,12 +89,12 @@ class ChunkStore:
         found = self._kept.get(address)
         if found is not None:
             self._kept.move_to_end(address)
-        return found
+        return None if found is None else found.chunk
 
     def add(self, salt: bytes, chunk: ChunkKV) -> None:
         """Keep a chunk that was computed, and offer it to the tiers that are not known to have it."""
         address = self.address(salt, chunk.tokens)
-        self._keep(address, chunk)
+        self._keep(address, chunk, salt)
         if self._tiers is not None:
             stored = self.form.stored(self._root(salt), chunk.tokens, chunk.payload())
             store, there = self._tiers.store, self._left.pop(address, None)
@@ -104,7 +114,8 @@ class ChunkStore:
     async def fetch(self, request: Request) -> None:
         if self._tiers is None or not self.lacks(request):
             return
-        began_s, epoch, store, root = time.monotonic(), self.epoch, self._tiers.store, self._root(request.salt)
+        began_s, epoch = time.monotonic(), self.epoch_of(request.salt)
+        store, root = self._tiers.store, self._root(request.salt)
         missing = self._missing(request)
         wanted = [(self._part(request.salt, tokens), len(tokens)) for tokens in missing.values()]
         located = await self._asked(self._tiers, lambda: store.locate_ones([part for part, _ in wanted]), LOOKUP_S)
@@ -135,22 +146,28 @@ class ChunkStore:
                 bound_s + (0.0 if learnt else LEAST_WAIT_S),
                 lambda: self._links.learnt(learnt),
             )
-            if epoch == self.epoch:
-                came = self._took(missing, chosen, found or ())
+            if epoch == self.epoch_of(request.salt):
+                came = self._took(request.salt, missing, chosen, found or ())
         self._decided(request, decided(choices, came, time.monotonic() - known_s, known_s - began_s))
 
     def fetched(self, request_id: str) -> Fetched | None:
         """What was decided about a request's chunks, of the last few thousand requests for which tiers were asked."""
         return self._fetched.get(request_id)
 
-    def forget(self, apart: Collection[str]) -> int:
-        count = len(self._kept)
+    def epoch_of(self, salt: bytes) -> int:
+        """How often what is kept under this salt was forgotten."""
+        return self._purged_all + self._purged[Scope.of(salt).tenant]
+
+    def forget(self, tenants: Tenants, apart: Collection[str]) -> int:
         self.epoch += 1
+        self._purged.update(tenants or ())
+        self._purged_all += tenants is None
         self._apart = frozenset(apart)
-        self._kept.clear()
-        self._left.clear()
-        self._used = 0
-        return count
+        self._left.clear()  # only hints
+        gone = [address for address, kept in self._kept.items() if tenants is None or kept.tenant in tenants]
+        for address in gone:
+            self._used -= _bytes(self._kept.pop(address).chunk)
+        return len(gone)
 
     def counters(self) -> dict[str, float]:
         return {**self.tally.counters(), "blend_memory_bytes": self._used}
@@ -188,7 +205,11 @@ class ChunkStore:
         return answer.result() if answer.done() else None
 
     def _took(
-        self, missing: Mapping[bytes, tuple[int, ...]], chosen: Sequence[int], found: Sequence[memoryview | None]
+        self,
+        salt: bytes,
+        missing: Mapping[bytes, tuple[int, ...]],
+        chosen: Sequence[int],
+        found: Sequence[memoryview | None],
     ) -> int:
         """Keep what has come; how many chunks that is."""
         every = list(missing.items())
@@ -196,7 +217,9 @@ class ChunkStore:
         for number, payload in zip(chosen, found, strict=False):
             if payload is not None:
                 address, tokens = every[number]
-                self._keep(address, from_payload(tokens, self.form.layers, self.form.dtype, payload, self._device))
+                self._keep(
+                    address, from_payload(tokens, self.form.layers, self.form.dtype, payload, self._device), salt
+                )
                 came += 1
         return came
 
@@ -218,15 +241,15 @@ class ChunkStore:
         by_address = {self.address(request.salt, tokens): tokens for tokens in every}
         return {address: tokens for address, tokens in by_address.items() if address not in self._kept}
 
-    def _keep(self, address: bytes, chunk: ChunkKV) -> None:
+    def _keep(self, address: bytes, chunk: ChunkKV, salt: bytes) -> None:
         size = _bytes(chunk)
         if address in self._kept or size > self._capacity:
             return
-        self._kept[address] = chunk
+        self._kept[address] = _Kept(chunk, Scope.of(salt).tenant)
         self._used += size
         while self._used > self._capacity:
             _, gone = self._kept.popitem(last=False)
-            self._used -= _bytes(gone)
+            self._used -= _bytes(gone.chunk)
 
 
 def _bytes(chunk: ChunkKV) -> int:
