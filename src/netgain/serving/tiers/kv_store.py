@@ -71,12 +71,10 @@ class KVStore:
     ) -> None:
         """`envelope` wraps every object that leaves (by default in the clear), after `coder` has coded it for its tier (by
         default not at all). `admissions` are the rules of the tiers, for who decides what is stored: the store asks none."""
-        self.planes = tuple(planes)
-        self.coder = coder
+        self.planes, self.coder = tuple(planes), coder
         self.envelope = envelope or PlainEnvelope()
         self.unwrapped: Counter[Reason] = Counter()  # objects that came and were refused by the envelope
-        self._stack = stack
-        self._clock = clock
+        self._stack, self._clock = stack, clock
         self._refused: list[bytes] = []
         self._later: set[asyncio.Task[None]] = set()
         self.admissions = tuple(admissions) or (None,) * len(stack.tiers)

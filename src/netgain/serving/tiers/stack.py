@@ -14,6 +14,7 @@ import msgspec
 from netgain.cost.link import LinkFit
 from netgain.ledger.clock import Clock
 from netgain.serving.tiers.condemned import Condemned, Purges, condemns
+from netgain.serving.tiers.lane import Lane
 from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.tier import Tier
@@ -42,81 +43,6 @@ class Came(NamedTuple):
     purges: int = 0
 
 
-class _Lane:
-    """What one tier is still to store: first come, first served, in a bounded number of bytes, by one task that lives
-    while there is something to do."""
-
-    def __init__(self, tier: Tier, room: int) -> None:
-        self.tier = tier
-        self.bytes = 0
-        self.dropped = 0
-        self._room = room
-        self._waiting: deque[tuple[bytes, Data]] = deque()
-        self._queued: dict[bytes, Callable[[], None] | None] = {}  # whom to tell if it is not stored
-        self._worker: asyncio.Task[None] | None = None
-        self._storing: asyncio.Task[bool] | None = None
-
-    def offer(self, key: bytes, data: Data, failed: Callable[[], None] | None = None) -> bool:
-        if key in self._queued:
-            self._queued[key] = failed or self._queued[key]
-            return True
-        if self.bytes + len(data) > self._room:
-            self.dropped += 1
-            return False
-        self._waiting.append((key, data))
-        self._queued[key] = failed
-        self.bytes += len(data)
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.get_running_loop().create_task(self._work())
-        return True
-
-    def has_room(self, data: Data) -> bool:
-        return self.bytes + len(data) <= self._room
-
-    async def settle(self) -> None:
-        if self._worker is not None:
-            await self._worker
-
-    async def forget(self, condemned: Callable[[bytes, Data], bool]) -> int:
-        """Take what is condemned out of the queue, and wait until what was being stored when this was called is; how many were
-        taken out."""
-        storing, queued = self._storing, list(self._waiting)
-        kept = queued[: int(storing is not None)]
-        gone: list[tuple[bytes, Data]] = []
-        for one in queued[len(kept) :]:
-            (gone if condemned(*one) else kept).append(one)
-        self._waiting = deque(kept)
-        self._queued = {key: self._queued[key] for key, _ in kept}
-        self.bytes -= sum(len(data) for _, data in gone)
-        if storing is not None:
-            await asyncio.wait({storing})
-        return len(gone)
-
-    async def close(self) -> None:
-        if self._worker is not None and not self._worker.done():  # a loop that ended has no more to say to one that is
-            self._worker.cancel()
-            await asyncio.wait({self._worker})
-        self._waiting.clear()
-        self._queued.clear()
-        self.bytes = 0
-        await self.tier.close()
-
-    async def _work(self) -> None:
-        while self._waiting:
-            key, data = self._waiting[0]
-            self._storing = asyncio.ensure_future(self.tier.put(key, data))
-            stored = False
-            try:
-                stored = await self._storing
-            finally:
-                self._storing = None
-                self._waiting.popleft()
-                failed = self._queued.pop(key)
-                self.bytes -= len(data)
-            if not stored and failed is not None:
-                failed()
-
-
 class Stack:
     """Owns its tiers. Called from one event loop. Queued objects are not found before they are stored. `through` are the tiers
     that are offered what is stored or promoted; the others, `back`, get what the one above, which has to know it, gives up."""
@@ -125,7 +51,7 @@ class Stack:
         self, tiers: Sequence[Tier], clock: Clock, queue_bytes: int = 256 << 20, back: Collection[int] = ()
     ) -> None:
         self._clock = clock
-        self._lanes = [_Lane(tier, queue_bytes) for tier in tiers]
+        self._lanes = [Lane(tier, queue_bytes) for tier in tiers]
         self._promoted, self._demoted = [0] * len(tiers), [0] * len(tiers)
         self._back = tuple(sorted(back))
         self.through = tuple(tier for tier in range(len(tiers)) if tier not in self._back)
