@@ -73,6 +73,7 @@ def llama_cpp(gguf: Path) -> None:
         with tarfile.open(archive) as tar:
             tar.extractall(home, filter="data")
         (source,) = home.glob("llama_cpp_python-*/vendor/llama.cpp")
+        write_tiles_first(source / "ggml/src/ggml-cpu/amx/mmq.cpp")
         off = ("LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES")
         flags = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *(f"-D{name}=OFF" for name in off))
         _run("cmake", "-S", source, "-B", build, *flags)
@@ -83,6 +84,17 @@ def llama_cpp(gguf: Path) -> None:
             part = llama_file(kind).with_suffix(".part")
             _run(build / "bin/llama-quantize", "--allow-requantize", gguf, part, kind)
             part.replace(llama_file(kind))
+
+
+def write_tiles_first(source: Path) -> None:
+    """On CPUs with AMX, GCC 12 takes LDTILECFG to read 8 bytes and leaves out what is written behind them: the first product
+    would end the server (SIGILL). Raises Unavailable where the source is not what it was."""
+    text, call = source.read_text(), "    _tile_loadconfig(&tc);\n"
+    written = '    __asm__ volatile("" : : "r"(&tc) : "memory");\n' + call
+    if text.count(call) != 1:
+        raise Unavailable(f"{source} loads the tiles' configuration in another place than known: look at it again")
+    if written not in text:
+        source.write_text(text.replace(call, written))
 
 
 def missing_tools(path: str | None = None) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ the longest fit no slot of the first; resident memory is that of the first.
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -109,21 +110,26 @@ def vllm(logs: Path, label: str = "vllm_cpu", extra: tuple[str, ...] = ()) -> Co
     options = ("--dtype", "bfloat16", "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_RUNNING))
     served = ("--served-model-name", MODEL, "--no-enable-prefix-caching", "--host", "127.0.0.1")
     words = ("serve", str(install.hf_model()), *options, *served, *extra)
-    allocators = [str(path) for pattern in _ALLOCATORS for path in sorted(Path("/").glob(pattern[1:]))]
-    openmp = home / "lib/libiomp5.so"
     program = Program(
         command=lambda port: (str(home / "bin/python"), "-m", "vllm.entrypoints.cli.main", *words, "--port", str(port)),
         shown=("vllm", *words),
-        environment={
-            "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
-            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
-            "LD_PRELOAD": ":".join([*allocators[:1], *([str(openmp)] if openmp.is_file() else [])]),
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        },
+        environment=vllm_environment(sorted(os.sched_getaffinity(0))),
         explain=first_error,
     )
     return Contender("vllm_cpu", "bf16", label, LaunchedServer(label, program, logs / f"{label}.log"), spins=True)
+
+
+def vllm_environment(cores: Sequence[int]) -> dict[str, str]:
+    """What vLLM's CPU build is told by variables: computing on `cores`, without a network."""
+    allocators = [str(path) for pattern in _ALLOCATORS for path in sorted(Path("/").glob(pattern[1:]))]
+    openmp = install.folder() / "vllm/lib/libiomp5.so"
+    return {
+        "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+        "LD_PRELOAD": ":".join([*allocators[:1], *([str(openmp)] if openmp.is_file() else [])]),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
 
 
 def llama(kind: str, precision: Precision, logs: Path, ubatch: int) -> Contender:

@@ -5,7 +5,10 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import pytest
+
 from benchmarks.peers import install, machine, programs, tuning
+from netgain.errors import Unavailable
 
 
 def after(words, flag):
@@ -84,3 +87,16 @@ def test_tools_that_building_llama_cpp_takes_are_looked_for_before_anything_is_f
     for name in ("cmake", "c++"):
         (tmp_path / name).touch(0o755)
     assert install.missing_tools(str(tmp_path)) == ()
+
+
+def test_llama_cpps_tiles_are_written_before_they_are_loaded(tmp_path):
+    source = tmp_path / "mmq.cpp"
+    source.write_text("    tc.rows[7] = 16;\n    _tile_loadconfig(&tc);\n    done = true;\n")
+    for _ in range(2):
+        install.write_tiles_first(source)
+        lines = source.read_text().splitlines()
+        assert [line.split("(")[0].strip() for line in lines][1:3] == ["__asm__ volatile", "_tile_loadconfig"]
+        assert len(lines) == 4
+    source.write_text("_tile_release();\n")
+    with pytest.raises(Unavailable, match="another place"):
+        install.write_tiles_first(source)
