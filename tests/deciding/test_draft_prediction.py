@@ -160,7 +160,7 @@ def setting(kind, draft="d", k=3):
     return {"k": k, "draft": draft, "kind": kind}
 
 
-STARTED = {("draft", "netgain"), ("draft", "llama.cpp"), ("heads", "netgain")}
+STARTED = {("draft", "netgain"), ("draft", "vllm"), ("draft", "llama.cpp"), ("heads", "netgain")}
 KINDS = {
     "draft": dict.fromkeys(("netgain", "vllm", "sglang", "llama.cpp"), ("model", "layers")),
     "heads": {

@@ -94,9 +94,9 @@ def test_of_a_vllm_whose_kv_is_known_it_is_predicted(make_record) -> None:
     assert KvInt8().predict(asked).speedup_e2e > 1.0
 
 
-def test_only_a_switch_that_started_an_engine_is_verified() -> None:
+def test_both_of_its_switches_started_their_engines() -> None:
     assert KvInt8().switch_on("netgain", {"kv_dtype": "int8"}).verified
-    assert not KvInt8().switch_on("vllm", {"kv_dtype": "int8"}).verified
+    assert KvInt8().switch_on("vllm", {"kv_dtype": "int8"}).verified
     with pytest.raises(UsageError, match="sglang"):
         KvInt8().switch_on("sglang", {"kv_dtype": "int8"})
 

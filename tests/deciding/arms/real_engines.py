@@ -31,6 +31,8 @@ STARTED: Mapping[tuple[str, str], Setting] = {
     ("draft", "llama.cpp"): {"k": 3, "draft": str(install.llama_file("Q8_0")), "kind": "model"},
     ("kv-tiers", "llama.cpp"): {"tier": "dram", "gib": 1},
     ("ngram", "vllm"): NGRAM,
+    ("draft", "vllm"): {"k": 3, "draft": str(install.folder() / "model"), "kind": "model"},
+    ("kv-int8", "vllm"): {"kv_dtype": "int8"},
 }
 
 

@@ -4,10 +4,14 @@ which then drafts. Caches are reset for real. Needs the peers that `python -m be
 import psutil
 import pytest
 
+from benchmarks.peers import install
+from netgain.deciding.decide.kv_outside import kv_told
 from netgain.deciding.decide.outside import step_cost_outside, with_ids
+from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.arms.cold import verify_cold
 from netgain.deciding.experiment.arms.effective import effective_configuration
 from netgain.deciding.experiment.conduct import Asking
+from netgain.deciding.technique.catalogue import technique
 from netgain.errors import Unavailable
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import run
@@ -91,3 +95,44 @@ async def test_vllm_starts_with_the_ngram_switch_drafts_and_is_reset(tmp_path, l
     assert cold.again > 0.5 * cold.prompt_tokens
     assert cold.after_reset == 0, "the reset route did it, not the salts"
     assert any("speculative" in name for name in configuration)
+
+
+async def test_vllm_starts_with_a_draft_model_drafts_and_is_reset(tmp_path, leaves_no_process):
+    switch = switch_of("draft", "vllm")
+    await check(vllm(tmp_path, switch.flags), switch, salted=True)
+
+
+async def test_vllm_starts_with_its_kv_in_8_bits_of_which_twice_as_many_fit(tmp_path, leaves_no_process):
+    """The room is that of the flag before, in the same GiB."""
+    switch, fits = switch_of("kv-int8", "vllm"), {}
+    settings = Settings(output=tmp_path, engine="vllm", model=str(install.hf_model()), technique="kv-tiers")
+    for name, flags in (("16 bit", ()), ("8 bit", switch.flags)):
+        arm = vllm(tmp_path, flags)
+        try:
+            await arm.start()
+            await arm.ready(900.0)
+            assert await is_checked(switch, arm.url)
+            told = await kv_told(settings, arm)
+            fits[name] = (told["kv_dtype"], int(told["kv_tokens"]))
+            options = Options(server_record=False, timeout_s=300.0)
+            (record,) = (await run(arm.url, "m", [ITEM], Closed(1), options)).records
+            assert record.ok, record.error
+            assert record.output_tokens == ITEM.max_tokens
+        finally:
+            await arm.stop()
+    (wide, few), (narrow, many) = fits["16 bit"], fits["8 bit"]
+    assert (wide, narrow) == ("bfloat16", "fp8")
+    assert many == 2 * few
+
+
+async def test_vllm_on_cpus_says_why_it_keeps_no_kv_beyond_the_device(tmp_path, leaves_no_process):
+    """So the switch stays unverified: it was only read."""
+    switch = technique("kv-tiers").switch_on("vllm", {"tier": "dram", "gib": 1})
+    assert not switch.verified
+    arm = vllm(tmp_path, switch.flags)
+    try:
+        await arm.start()
+        with pytest.raises(Unavailable, match="CPU Offloading is currently only supported on CUDA-alike and XPU"):
+            await arm.ready(900.0)
+    finally:
+        await arm.stop()

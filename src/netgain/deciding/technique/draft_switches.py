@@ -70,7 +70,13 @@ def _vllm(method: str, source: str, k: str) -> SwitchOn:
     """Modules of the target's own need no file."""
     model = {} if method == "mtp" else {"model": source}
     config = json.dumps({"method": method, **model, "num_speculative_tokens": int(k)})
-    return SwitchOn(engine="vllm", flags=("--speculative-config", config), checked_with=(), read_from=_VLLM)
+    started = method == "draft_model"  # tests/deciding/arms/test_real_engines.py
+    return SwitchOn(
+        engine="vllm",
+        flags=("--speculative-config", config),
+        checked_with=("0.32.0",) if started else (),
+        read_from=None if started else _VLLM,
+    )
 
 
 def _sglang(algorithm: str, source: str, k: str) -> SwitchOn:

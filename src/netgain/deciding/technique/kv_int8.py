@@ -16,7 +16,7 @@ from netgain.measuring.client.record import ClientRecord
 SETTING: Setting = {"kv_dtype": "int8"}
 VALUE_BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0}
 PAYS = 1.005  # a predicted speedup below this is less than the step costs can tell from none
-_KNOWN = {"netgain": ("0.1.0",), "vllm": ()}
+_KNOWN = {"netgain": ("0.1.0",), "vllm": ("0.32.0",)}
 FURTHER = 2  # times the shortest measured context must the longest be, to tell what reading KV costs
 _NOT_FOUND = {
     "vllm": ": neither vllm:cache_config_info on its /metrics nor its configuration (VLLM_SERVER_DEV_MODE=1, or its log) does"
@@ -100,17 +100,13 @@ class KvInt8:
         match engine:
             case "netgain":
                 flags: tuple[str, ...] = ("--set", f"engine.model.kv_dtype={setting['kv_dtype']}")
-            case (
-                "vllm"
-            ):  # read from vLLM 0.32's options, not started with: its 8 bits are fp8, on devices that have them
+            case "vllm":  # its 8 bits are fp8 (e4m3)
                 flags = ("--kv-cache-dtype", "fp8")
             case _:
                 raise UsageError(
                     f"an 8-bit KV cache has no switch for the engine {engine!r} here; known: netgain, vllm"
                 )
-        return SwitchOn(
-            engine=engine, flags=flags, checked_with=_KNOWN[engine], read_from="0.32.0" if engine == "vllm" else None
-        )
+        return SwitchOn(engine=engine, flags=flags, checked_with=_KNOWN[engine])
 
 
 def reading_share(cost: StepCost, batch: int, context: int) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -75,14 +76,19 @@ def _show_saturation(found: Saturation, console: Console) -> None:
 
 def _latencies(measurement: Measurement) -> Table:
     summary = measurement.summary
-    table = Table(title="Latency from the scheduled time, with 95 % intervals", title_justify="left")
+    table = Table(
+        title="Latency from the scheduled time, with 95 % intervals",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("")
     for name in ("p50", "p95", "p99", "mean", "samples"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for label, figure in (
         ("TTFT", summary.ttft),
-        ("ITL (per token)", summary.itl),
-        ("TPOT (per request)", summary.tpot),
+        ("ITL\nper token", summary.itl),
+        ("TPOT\nper request", summary.tpot),
         ("chunk gap", summary.chunk_gap),
         ("end to end", summary.e2e),
     ):
@@ -100,8 +106,8 @@ def _quantile(figure: Percentiles, name: str) -> str:
         return f"{text} *" if name in figure.thin else text
     low, high = interval
     if _unit(low) == _unit(high) == _unit(value):
-        return f"{text} ({_bare(low, value)} to {_bare(high, value)})"
-    return f"{text} ({format_seconds(low)} to {format_seconds(high)})"
+        return f"{text}\n{_bare(low, value)} to {_bare(high, value)}"
+    return f"{text}\n{format_seconds(low)} to {format_seconds(high)}"
 
 
 def _bare(value: float, like: float) -> str:
@@ -179,9 +185,12 @@ def _tokens(measurement: Measurement) -> str:
 
 
 def _server(figures: dict[str, Figure]) -> Table:
-    table = Table(title="The server's own metrics over the window", title_justify="left")
-    for name in ("", "value", "name"):
-        table.add_column(name)
+    table = Table(
+        title="The server's own metrics over the window", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("", no_wrap=True)
+    table.add_column("value")
+    table.add_column("name", overflow="fold")  # to be looked for elsewhere, so no letter of it is left out
     for meaning, figure in figures.items():
         label = meaning.replace("_", " ")
         table.add_row(label, _figure(figure), escape(figure.name or f"none of {', '.join(figure.tried[:2])}"))
