@@ -50,10 +50,12 @@ def _counts(measurement: Measurement) -> str:
 
 
 def _show_saturation(found: Saturation, console: Console) -> None:
-    table = Table(title="Saturation search", title_justify="left")
-    for name in ("requests/s", "holds", "TTFT", "ITL", "attainment", "goodput/s", "in flight", "why"):
-        table.add_column(name, justify="left" if name in ("holds", "why") else "right")
-    for window in sorted(found.windows, key=lambda window: window.rate_per_s):
+    """Why a window held or not stands below, in lines as long as they need."""
+    table = Table(title="Saturation search", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("requests/s", "holds", "TTFT", "ITL", "attainment", "goodput/s", "in flight"):
+        table.add_column(name, justify="left" if name == "holds" else "right", no_wrap=True)
+    windows = sorted(found.windows, key=lambda window: window.rate_per_s)
+    for window in windows:
         verdict = {True: "[green]yes[/]", False: "[red]no[/]", None: "?"}[window.met]
         attainment = "" if window.attainment is None or window.early else f"{window.attainment:.1%}"
         table.add_row(
@@ -64,9 +66,12 @@ def _show_saturation(found: Saturation, console: Console) -> None:
             attainment,
             "" if window.early else _number(window.goodput_per_s),
             "" if window.early else _number(window.in_flight),
-            escape(window.why),
         )
     console.print(table)
+    for window in windows:
+        if not window.met:
+            said = "?" if window.met is None else "no"
+            console.print(escape(f"{window.rate_per_s:.3g}/s {said}: {window.why}"), soft_wrap=True, highlight=False)
     console.print(f"[bold]{escape(found.text)}[/]", soft_wrap=True, highlight=False)
     if found.goodput_per_s is not None:
         console.print(
