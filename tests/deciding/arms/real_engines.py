@@ -33,6 +33,7 @@ STARTED: Mapping[tuple[str, str], Setting] = {
     ("ngram", "vllm"): NGRAM,
     ("draft", "vllm"): {"k": 3, "draft": str(install.folder() / "model"), "kind": "model"},
     ("kv-int8", "vllm"): {"kv_dtype": "int8"},
+    ("suffix", "vllm"): {"k": 8, "factor": 1.0},
 }
 
 

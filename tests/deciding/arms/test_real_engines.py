@@ -102,6 +102,11 @@ async def test_vllm_starts_with_a_draft_model_drafts_and_is_reset(tmp_path, leav
     await check(vllm(tmp_path, switch.flags), switch, salted=True)
 
 
+async def test_vllm_starts_with_the_suffix_switch_drafts_and_is_reset(tmp_path, leaves_no_process):
+    switch = switch_of("suffix", "vllm")
+    await check(vllm(tmp_path, switch.flags), switch, salted=True)
+
+
 async def test_vllm_starts_with_its_kv_in_8_bits_of_which_twice_as_many_fit(tmp_path, leaves_no_process):
     """The room is that of the flag before, in the same GiB."""
     switch, fits = switch_of("kv-int8", "vllm"), {}
