@@ -33,6 +33,21 @@ def _netgain(setting: Setting) -> SwitchOn:
 def _vllm(setting: Setting) -> SwitchOn:
     """Its CPU build ends with "CPU Offloading is currently only supported on CUDA-alike and XPU GPUs". Of a disk tier `gib` is
     that of the memory before it, through which all goes."""
+    gib, warns = setting["gib"], tuple[str, ...]()
+    if setting["tier"] == "disk":
+        extra = {
+            "cpu_bytes_to_use": int(float(gib) * (1 << 30)),
+            "spec_name": "TieringOffloadingSpec",
+            "secondary_tiers": [{"type": "fs", "root_dir": setting["folder"]}],
+        }
+        config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+        flags: tuple[str, ...] = ("--kv-transfer-config", json.dumps(config))
+        warns = (_NO_LIMIT,)
+    else:
+        backend = "native" if setting["tier"] == "dram" else "lmcache"
+        flags = ("--kv-offloading-size", str(gib), "--kv-offloading-backend", backend)
+        warns = () if backend == "native" else (_SERVER_APART,)
+    return SwitchOn(engine="vllm", flags=flags, checked_with=(), read_from="0.32.0", warns=warns)
 
 
 def _sglang(setting: Setting) -> SwitchOn:
