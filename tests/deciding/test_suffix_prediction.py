@@ -74,6 +74,7 @@ def test_netgain_and_vllm_have_switches_that_started_them():
     assert "engine.speculation.suffix.factor=2.0" in switch.flags
     other = technique("suffix").switch_on("vllm", setting)
     assert other.verified
+    assert other.note == "switches checked with vllm 0.32.0 and arctic-inference 0.1.1, which they need"
     assert '"suffix_decoding_max_spec_factor": 2.0' in other.flags[1]
     for engine in ("llama.cpp", "sglang", "tgi"):
         with pytest.raises(UsageError, match="no switch"):

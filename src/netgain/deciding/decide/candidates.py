@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from netgain.deciding.diagnose.hypotheses import Hypothesis
-from netgain.deciding.technique.protocol import Technique
+from netgain.deciding.technique.protocol import SwitchOn, Technique
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine
 from netgain.measuring.workload.item import Workload
@@ -24,14 +24,18 @@ def refuse_what_cannot_be_judged(workload: Workload, catalogue: Mapping[str, Tec
 
 def choose(hypotheses: Sequence[Hypothesis], catalogue: Mapping[str, Technique], engine: Engine) -> Hypothesis | None:
     """The highest predicted gain among the techniques whose switch has started this engine; only where there is none of those,
-    one whose switch is unverified, which may keep the engine from starting."""
+    one whose switch needs something beside the engine or is unverified, which may keep the engine from starting."""
     able = [(one, one.prediction) for one in hypotheses if one.prediction is not None and one.technique in catalogue]
-    verified = [
+    starting = [
         one
         for one, prediction in able
-        if prediction is not None and catalogue[one.technique].switch_on(engine, prediction.setting).verified
+        if prediction is not None and _starts(catalogue[one.technique].switch_on(engine, prediction.setting))
     ]
-    return next(iter(verified or [one for one, _ in able]), None)
+    return next(iter(starting or [one for one, _ in able]), None)
+
+
+def _starts(switch: SwitchOn) -> bool:
+    return switch.verified and switch.needs is None
 
 
 def nothing_to_try(hypotheses: Sequence[Hypothesis]) -> str:

@@ -12,13 +12,15 @@ from netgain.deciding.technique.prediction import Prediction, Setting
 class SwitchOn(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine is told. `checked_with` lists engine versions with which the switch was used to start the engine;
     empty means unverified, and an unverified switch is never presented as deployable. `read_from`: the version in whose
-    source an unverified one was read. `warns`: what a reader of the result must know of it."""
+    source an unverified one was read. `warns`: what a reader of the result must know of it. `needs`: what must be
+    installed beside the engine, which may not be there; without it the engine does not start."""
 
     engine: str
     flags: tuple[str, ...]
     checked_with: tuple[str, ...]
     read_from: str | None = None
     warns: tuple[str, ...] = ()
+    needs: str | None = None
 
     @property
     def verified(self) -> bool:
@@ -28,7 +30,8 @@ class SwitchOn(msgspec.Struct, frozen=True, kw_only=True):
     def note(self) -> str:
         """How far the switch can be relied on."""
         if self.verified:
-            return f"switches checked with {self.engine} {', '.join(self.checked_with)}"
+            beside = f" and {self.needs}, which they need" if self.needs else ""
+            return f"switches checked with {self.engine} {', '.join(self.checked_with)}{beside}"
         source = f" (read from {self.read_from})" if self.read_from else ""
         return f"the switches of this technique are unverified{source}: never used to start {self.engine}, so no command is given"
 

@@ -32,7 +32,7 @@ def _netgain(setting: Setting) -> SwitchOn:
 
 
 def _vllm(setting: Setting) -> SwitchOn:
-    """It needs the package arctic-inference (0.1.1) beside it, and says so."""
+    """Without that package it ends and says so."""
     config = {
         "method": "suffix",
         "num_speculative_tokens": setting["k"],
@@ -42,6 +42,7 @@ def _vllm(setting: Setting) -> SwitchOn:
         engine="vllm",
         flags=("--speculative-config", json.dumps(config)),
         checked_with=("0.32.0",),
+        needs="arctic-inference 0.1.1",
     )
 
 
