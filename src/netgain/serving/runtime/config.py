@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from netgain.serving.runtime.kv_settings import KVTierSettings
+from netgain.serving.runtime.kv_settings import BlendingSettings, KVTierSettings
 from netgain.serving.runtime.settings import ActivationsType, KVType, Settings, WeightType
 
 
@@ -158,28 +158,6 @@ class SpeculationSettings(Settings):
                 else f"draft ({self.draft}) is used by method draft only, and the method is {self.method}"
             )
         return self
-
-
-class BlendingSettings(Settings):
-    """Chunks of prompts whose KV is computed once, apart, and joined. Lossy below ratio 1."""
-
-    enabled: bool = Field(default=False, description="requests may mark chunks of their prompts")
-    ratio: float | Literal["calibrated"] = Field(
-        default="calibrated",
-        description="share of chunks' tokens computed anew, 0 to 1; calibrated: as `netgain cache blend` found, else 1 (exact)",
-    )
-    memory_bytes: int = Field(
-        default=256 << 20,
-        ge=1 << 20,
-        description="of chunks in memory, ready to be joined; beyond it in engine.kv.tiers",
-    )
-
-    @field_validator("ratio")
-    @classmethod
-    def _ratio_is_a_share(cls, ratio: float | str) -> float | str:
-        if not isinstance(ratio, str) and not 0 <= ratio <= 1:
-            raise ValueError(f"the ratio is a share from 0 to 1, not {ratio}")
-        return ratio
 
 
 class StepCostSettings(Settings):

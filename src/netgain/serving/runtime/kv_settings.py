@@ -1,8 +1,8 @@
-"""Settings of KV beyond the device."""
+"""Settings of KV beyond the device, and of KV that is computed apart and joined."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from netgain.cost.loading import LAYER_GROUPS
 from netgain.serving.runtime.settings import Settings
@@ -95,3 +95,36 @@ class KVTierSettings(Settings):
         for tier in tiers:
             parse_tier(tier)
         return tiers
+
+
+class BlendingSettings(Settings):
+    """Chunks of prompts whose KV is computed once, apart, and joined. Lossy below ratio 1."""
+
+    enabled: bool = Field(default=False, description="requests may mark chunks of their prompts")
+    ratio: float | Literal["calibrated"] = Field(
+        default="calibrated",
+        description="share of chunks' tokens computed anew, 0 to 1; calibrated: as `netgain cache blend` found, else 1 (exact)",
+    )
+    first: int | None = Field(
+        default=None,
+        ge=1,
+        description="compute this many first tokens of each chunk anew, instead of a share (LegoLink)",
+    )
+    memory_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="of chunks in memory, ready to be joined; beyond it in engine.kv.tiers",
+    )
+
+    @field_validator("ratio")
+    @classmethod
+    def _ratio_is_a_share(cls, ratio: float | str) -> float | str:
+        if not isinstance(ratio, str) and not 0 <= ratio <= 1:
+            raise ValueError(f"the ratio is a share from 0 to 1, not {ratio}")
+        return ratio
+
+    @model_validator(mode="after")
+    def _first_or_ratio(self) -> Self:
+        if self.first is not None and self.ratio != "calibrated":
+            raise ValueError("first and ratio both say what of chunks is computed anew; give one of them")
+        return self

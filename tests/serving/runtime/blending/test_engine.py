@@ -69,6 +69,19 @@ def test_without_a_calibration_nothing_is_lost(llm):
     assert "not been calibrated" in llm.built.info["settings_note"]
 
 
+def test_the_first_tokens_of_each_chunk_may_be_what_a_server_computes_anew(tiny):
+    with LLM(config(tiny(num_hidden_layers=4).folder, blending={"first": 3})) as served:
+        (blended,) = ask(served, None)
+        (asked,) = ask(served, First(3))
+        assert blended.trace.blending.selection == "first 3"
+        assert blended.trace.blending.lossy
+        assert blended.output_ids == asked.output_ids
+        assert "chunks are joined first 3, as set (lossy)" in served.built.info["settings_note"]
+        assert served.built.info["blending"]["ratio"] is None
+    with pytest.raises(ValueError, match="give one of them"):
+        config(tiny().folder, blending={"first": 3, "ratio": 0.3})
+
+
 @pytest.mark.parametrize("selection", [Naive(), First(3), Deviating(0.4)], ids=str)
 def test_blended_kv_is_never_found_by_a_request_without_chunks(tiny, llm, selection):
     """Nor does it matter what was computed before: the same request has the same answer."""

@@ -16,11 +16,12 @@ from netgain.serving.runtime.blending.blender import Blender
 from netgain.serving.runtime.blending.chunks import chunk_dtype
 from netgain.serving.runtime.blending.store import ChunkStore
 from netgain.serving.runtime.build_store import TierStore
-from netgain.serving.runtime.config import BlendingSettings, EngineConfig
+from netgain.serving.runtime.config import EngineConfig
+from netgain.serving.runtime.kv_settings import BlendingSettings
 from netgain.serving.tiers.blending.calibration import Calibration, read_calibration
 from netgain.serving.tiers.blending.fetching import ChunkChoice
 from netgain.serving.tiers.blending.keys import chunk_namespace
-from netgain.serving.tiers.blending.selection import PIECE_TOKENS, Deviating, Naive, Selection
+from netgain.serving.tiers.blending.selection import PIECE_TOKENS, Deviating, First, Naive, Selection
 from netgain.serving.tiers.blending.stored import CHUNK, ChunkForm
 from netgain.serving.tiers.object import Shape
 
@@ -76,7 +77,9 @@ def blending_told(settings: BlendingSettings, loaded: LoadedModel, kv_dtype: tor
     """For /v1/models, also where it is off: whether chunks are joined, at which `ratio` they are or would be (None: nobody has
     set or calibrated one), the share of their tokens that is `recomputed` at it in the mean of the layers, and what the
     calibration found, in words."""
-    if settings.ratio != "calibrated":
+    if settings.first is not None:
+        ratio, source, says = None, None, f"the first {settings.first} tokens of each chunk are computed anew"
+    elif settings.ratio != "calibrated":
         ratio, source, says = settings.ratio, "set", None
     else:
         found = _calibration(loaded.namespace(kv_dtype))
@@ -133,8 +136,8 @@ def chunk_lead(config: ModelConfig) -> Sequence[int]:
 
 
 def _selection(settings: BlendingSettings, namespace: Namespace) -> tuple[Selection, str]:
-    if settings.ratio != "calibrated":
-        selection = selection_of(settings.ratio)
+    if settings.first is not None or settings.ratio != "calibrated":
+        selection = First(settings.first) if settings.first is not None else selection_of(float(settings.ratio))
         return selection, f"chunks are joined {selection}, as set" + ("" if selection.exact else " (lossy)")
     found = _calibration(namespace)
     if found is None:
