@@ -115,7 +115,8 @@ def build_engine(
     if config.kv.tiers:
         others = chunk_shapes(config.blending, model, kv_dtype)
         tiers = build_store(config.kv, memory.planes, clock, coder, others)
-    blending = build_blending(config, loaded, kv_dtype, tiers, draft.name if draft else None, notes)
+    heads = draft.name if draft and drafts and drafts.features is not None else None
+    blending = build_blending(config, loaded, kv_dtype, tiers, heads, notes)
     blender = blending.blender if blending else None
     executor = TorchExecutor(loaded.model, kv, kernels, *(drafts[1:] if drafts else ()), blender=blender)
     scheduler = Scheduler(

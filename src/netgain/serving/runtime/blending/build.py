@@ -43,19 +43,22 @@ def build_blending(
     loaded: LoadedModel,
     kv_dtype: torch.dtype,
     tiers: TierStore | None,
-    draft: str | None,
+    heads: str | None,
     notes: list[str],
 ) -> Blending | None:
     """None where it is not enabled; `notes` get how chunks are joined. Chunks are kept in `tiers`, too, where there are some.
-    Raises UsageError beside a `draft` model. Every model that the model room loads has rotary positions in all of its layers,
-    so its chunks can be moved; what has none, or turns only a part of a head, is refused there by name."""
+    Raises UsageError beside `heads` that draft from the target's features: tokens that are joined are not computed in all layers,
+    so they have none. (A draft model of its own reads the whole prompt by itself.) Every model that the model room loads has
+    rotary positions in all of its layers, so its chunks can be moved; what has none, or turns only a part of a head, is refused
+    there by name."""
     settings = config.blending
     if not settings.enabled:
         return None
-    if draft is not None:
+    if heads is not None:
         raise UsageError(
-            f"blending together with a draft model ({draft}) is not supported: a draft would have to read every chunk itself. "
-            "Leave one of them out; ngram and suffix drafts go together with it"
+            f"blending together with trained heads ({heads}) is not supported: they draft from what the target's layers give for "
+            "every token of the prompt, and most tokens of chunks are not computed. Leave one of them out; draft models, ngram "
+            "and suffix drafts go together with blending"
         )
     namespace = loaded.namespace(kv_dtype)
     selection, note = _selection(settings, namespace)
