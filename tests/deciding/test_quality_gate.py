@@ -14,6 +14,8 @@ from netgain.measuring.quality.result import QualityComparison
 from netgain.measuring.quality.teacher_forcing import Scored
 from netgain.measuring.quality.texts import Text
 
+TEXTS_ALONE = QualityLimits(tasks=False)
+
 
 def laws(noise: float, texts: int, positions: int, offset: float = 0.0) -> list[Scored]:
     """Laws over eight tokens, the same but for `noise` on every logit; `offset` makes the token that stands there less likely."""
@@ -52,7 +54,7 @@ def scores(items: int, lost: int):
 
 
 def test_an_equal_candidate_passes_and_says_what_was_not_tried() -> None:
-    found = judge_quality(comparison())
+    found = judge_quality(comparison(), TEXTS_ALONE)
     assert found.state == "pass"
     assert "no task set was given" in found.says
     assert [one.state for one in found.findings] == ["held"] * 4
@@ -67,7 +69,7 @@ def test_a_planted_loss_fails_by_the_figure_that_shows_it(planted: dict[str, flo
 
 def test_the_same_equality_over_little_text_is_not_enough() -> None:
     for little in ({"texts": 5}, {"positions": 10}):
-        found = judge_quality(comparison(**little))
+        found = judge_quality(comparison(**little), TEXTS_ALONE)
         assert found.state == "not enough"
         assert "too little" in found.says
 
@@ -125,8 +127,11 @@ def test_tasks_without_a_score_may_hide_a_loss() -> None:
     assert "50 of 450 tasks have no score" in found.says
 
 
-def test_a_required_task_set_that_was_not_given_is_not_enough() -> None:
-    assert judge_quality(comparison(), QualityLimits(tasks=True)).state == "not enough"
+def test_a_task_set_is_required_before_anything_passes_unless_the_user_goes_without() -> None:
+    found = judge_quality(comparison())
+    assert found.state == "not enough"
+    assert "--tasks FILE" in found.says
+    assert judge_quality(comparison(), TEXTS_ALONE).state == "pass"
 
 
 @pytest.mark.parametrize("wrong", [{"perplexity_ratio": 0.9}, {"kl_mean": 0.0}, {"same_first": 2.0}, {"texts": 1}])
@@ -136,7 +141,7 @@ def test_limits_that_cannot_be_meant_are_refused(wrong: dict[str, float]) -> Non
 
 
 def test_a_single_text_has_no_interval_and_shows_nothing() -> None:
-    found = judge_quality(comparison(texts=1, positions=3000), QualityLimits(texts=2))
+    found = judge_quality(comparison(texts=1, positions=3000), QualityLimits(texts=2, tasks=False))
     assert found.state == "not enough"
     assert all(math.isfinite(one.value) for one in found.findings)
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from netgain.deciding.decide.narrate import Silence
+from netgain.deciding.decide.promise_kept import judge_promise
 from netgain.deciding.decide.quality import (
+    WITHOUT_TASKS,
     Judged,
     check_files,
     conversations,
@@ -18,7 +20,7 @@ from netgain.deciding.decide.quality import (
 )
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.identity import Identity
-from netgain.deciding.experiment.quality_gate import judge_quality
+from netgain.deciding.experiment.quality_gate import QualityLimits, judge_quality
 from netgain.deciding.report.html import render_html
 from netgain.errors import UsageError
 from netgain.measuring.quality.divergence import divergence
@@ -70,7 +72,9 @@ def test_the_verdict_and_the_report_hold_what_was_measured_and_its_limits(
         netgain="0", began_unix_s=0.0, seconds=1.0, texts="bundled", task_file="my/set.jsonl", scorer=None,
         baseline=side, candidate=side, comparison=found,
     )  # fmt: skip
-    held = for_verdict(Judged(measured=measured, gate=judge_quality(found)), "lossy", None, None)
+    held = for_verdict(
+        Judged(measured=measured, gate=judge_quality(found, QualityLimits(tasks=False))), "lossy", None, None
+    )
     assert held.state == state
     assert held.perplexity is not None
     assert held.divergence is not None
@@ -102,30 +106,41 @@ def thirty_texts(folder) -> str:
 async def test_a_disturbed_candidate_is_rejected_and_one_that_is_gone_is_doubted(served, tmp_path) -> None:
     """Two real servers, of which the second computes something else."""
     plain, disturbed = served
-    settings = Settings(output=tmp_path, texts=thirty_texts(tmp_path))
+    settings = Settings(output=tmp_path, texts=thirty_texts(tmp_path), require_tasks=False)
     for candidate, doubts, losses in ((disturbed.url, 0, 1), (plain.url, 0, 0), ("http://127.0.0.1:9", 1, 0)):
-        found = await judge_arms(quality_ask(plain.url, candidate, (), settings), Silence())
+        found = await judge_arms(quality_ask(plain.url, candidate, (), settings), Silence(), limits_of(settings))
         assert (len(found.doubts), len(found.losses)) == (doubts, losses), found.gate.says
 
 
-async def test_where_tasks_are_required_a_candidate_without_them_is_doubted_though_its_texts_hold(
-    served, tmp_path
-) -> None:
+@pytest.mark.parametrize("required", [None, True])
+async def test_a_candidate_without_tasks_is_doubted_though_its_texts_hold(served, tmp_path, required) -> None:
     plain, _ = served
-    settings = Settings(output=tmp_path, texts=thirty_texts(tmp_path), require_tasks=True)
+    settings = Settings(output=tmp_path, texts=thirty_texts(tmp_path), require_tasks=required)
     found = await judge_arms(quality_ask(plain.url, plain.url, (), settings), Silence(), limits_of(settings))
     assert (found.doubts, found.losses) == ((found.gate.says,), ())
-    assert found.gate.says == "not enough evidence of quality: no task set was answered by both, and one is required"
+    assert found.gate.says.startswith(
+        "not enough evidence of quality: no task set was answered by both, and one is required"
+    )
+    assert found.caveat is None
+
+
+async def test_who_goes_without_tasks_has_that_among_the_caveats(served, tmp_path) -> None:
+    plain, _ = served
+    settings = Settings(output=tmp_path, texts=thirty_texts(tmp_path), require_tasks=False)
+    found = await judge_arms(quality_ask(plain.url, plain.url, (), settings), Silence(), limits_of(settings))
+    kept = await judge_promise("lossy", (), (), {}, "netgain", "m", found)
+    assert (kept.doubts, kept.losses) == ((), ())
+    assert [one.says for one in kept.caveats("netgain")] == [WITHOUT_TASKS]
 
 
 def test_tasks_that_are_required_are_the_users_own_not_those_of_a_bundled_workload(tmp_path) -> None:
     mine = tmp_path / "mine.jsonl"
     mine.write_bytes((resources.files("netgain.measuring.workload.bundled") / "documents.jsonl").read_bytes())
     url = "http://127.0.0.1:9"
-    for workload, required, some in (("documents", False, True), ("documents", True, False), (str(mine), True, True)):
+    for workload, required, some in (("documents", None, True), ("documents", True, False), (str(mine), True, True)):
         settings = Settings(output=tmp_path, workload=workload, require_tasks=required)
         assert bool(quality_ask(url, url, (), settings).tasks_given) is some
-        assert limits_of(settings).tasks is required
+        assert limits_of(settings).tasks
 
 
 @pytest.mark.parametrize(

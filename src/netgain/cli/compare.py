@@ -19,7 +19,7 @@ from netgain.cli.quality_options import (
     MaxKlP99,
     MaxPerplexity,
     MinSameFirst,
-    RequireTasks,
+    NeedTasks,
     Scorer,
     Tasks,
     asked_limits,
@@ -141,7 +141,7 @@ def compare(
     max_kl: MaxKl = LIMITS.kl_mean,
     max_kl_p99: MaxKlP99 = LIMITS.kl_p99,
     min_same_first: MinSameFirst = LIMITS.same_first,
-    require_tasks: RequireTasks = False,
+    require_tasks: NeedTasks = None,
     slo: Slo = None,
     price: Price = None,
     temperature: Temperature = None,
@@ -201,9 +201,9 @@ def compare(
             tasks=tasks,
             scorer=scorer,
             margin=margin,
-            limits=asked_limits(max_perplexity, max_kl, max_kl_p99, min_same_first, require_tasks),
+            limits=asked_limits(max_perplexity, max_kl, max_kl_p99, min_same_first, require_tasks is not False),
         )
-    elif scorer is not None or require_tasks:
+    elif scorer is not None or require_tasks is not None:
         raise UsageError("a scorer judges the answers to tasks; give them with --tasks FILE")
     settings = Settings(
         output=folder,

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from netgain.cli.exit_codes import DONE, of_verdict
 from netgain.cli.lab_options import CutTokens, Price, RequestTimeout, Seed, Slo, Temperature, Workload
-from netgain.cli.quality_options import RequireTasks
+from netgain.cli.quality_options import NeedTasks
 from netgain.cost.price import parse_price
 from netgain.cost.quantity import size
 from netgain.deciding.decide.budget import parse_budget
@@ -110,7 +110,7 @@ def decide(
     scorer: Annotated[
         str | None, typer.Option(help="Shell command that scores the answers to the tasks.", metavar="CMD")
     ] = None,
-    require_tasks: RequireTasks = False,
+    require_tasks: NeedTasks = None,
     seed: Seed = 0,
     set_: Annotated[
         list[str] | None,

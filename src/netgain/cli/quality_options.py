@@ -19,6 +19,14 @@ MaxKl = Annotated[float, typer.Option(help="Limit of the mean KL divergence, nat
 MaxKlP99 = Annotated[float, typer.Option(help="Limit of its p99.")]
 MinSameFirst = Annotated[float, typer.Option(help="Least share of positions with the same likeliest token.")]
 RequireTasks = Annotated[bool, typer.Option("--require-tasks", help="Without a task set nothing passes.")]
+NeedTasks = Annotated[
+    bool | None,
+    typer.Option(
+        "--require-tasks/--without-tasks",
+        help="Nothing lossy is adopted without a task set: your own alone counts, or texts alone do (with a caveat).",
+        show_default="a task set is required; answers of a bundled workload count",
+    ),
+]
 
 
 def asked_limits(perplexity: float, kl: float, kl_p99: float, same_first: float, tasks: bool) -> QualityLimits:

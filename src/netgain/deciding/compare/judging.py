@@ -89,7 +89,10 @@ def judge_sides(
         analysis=analysis,
         lengths=found,
         scaling=result,
-        caveats=answer_caveats(identity, found, greedy=way.greedy, judged=way.quality is not None),
+        caveats=(
+            *answer_caveats(identity, found, greedy=way.greedy, judged=way.quality is not None),
+            *((way.quality.caveat,) if answers.reasons and way.quality is not None and way.quality.caveat else ()),
+        ),
         quality=None
         if way.quality is None
         else for_verdict(

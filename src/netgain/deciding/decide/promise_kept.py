@@ -25,12 +25,14 @@ MOST = 32  # differing answers that are looked at, each by two requests of one t
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """`doubts` and `losses` as in `Terms`. `state` and `says`: what is known of the promise (None: nothing was judged here)."""
+    """`doubts` and `losses` as in `Terms`. `state` and `says`: what is known of the promise (None: nothing was judged here).
+    `caveat`: of how a lossy technique was judged."""
 
     doubts: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     state: QualityState | None = None
     says: str | None = None
+    caveat: str | None = None
 
     def in_verdict(
         self, measured: Judged | None, promise: Kind, identity: Identity | None, scorer: str | None
@@ -43,7 +45,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     def caveats(self, engine: Engine) -> tuple[Caveat, ...]:
         """What a reader of any report must know of it."""
-        return () if self.says is None else (Caveat(says=f"Answers: {self.says}.", engine=engine),)
+        promised = None if self.says is None else f"Answers: {self.says}."
+        return tuple(Caveat(says=says, engine=engine) for says in (promised, self.caveat) if says is not None)
 
 
 async def judge_promise(
@@ -57,7 +60,7 @@ async def judge_promise(
 ) -> Kept:
     """While both servers still run. `quality`: as measured before (None: it was not)."""
     if promise == "lossy" and quality is not None:
-        return Kept(doubts=quality.doubts, losses=quality.losses)
+        return Kept(doubts=quality.doubts, losses=quality.losses, caveat=quality.caveat)
     if promise != "law-preserving":
         return Kept()
     known = {item.id: item for item in items}

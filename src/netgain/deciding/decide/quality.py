@@ -33,6 +33,9 @@ MOST_CONVERSATIONS = 16
 MOST_WITH_CHUNKS = 64
 WORKLOAD_MARGIN = 0.1  # of task scores on a workload's own prompts, which are few: three dozen that agree can show it
 QUICK_TEXTS = 32
+WITHOUT_TASKS = (
+    "Quality was judged on texts alone, since no tasks were required: what the user's tasks would lose is not known."
+)
 LOSSLESS_FORMS = frozenset({"raw", "zstd"})
 _STATES: Mapping[GateState, QualityState] = {"pass": "held", "fail": "breached", "not enough": "not shown"}
 
@@ -46,6 +49,12 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def doubts(self) -> tuple[str, ...]:
         return (self.gate.says,) if self.gate.state == "not enough" else ()
+
+    @property
+    def caveat(self) -> str | None:
+        """That nothing but texts speaks for the candidate's quality, where it passed so."""
+        asked = None if self.measured is None else self.measured.comparison
+        return WITHOUT_TASKS if self.gate.state == "pass" and (asked is None or asked.tasks is None) else None
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -75,8 +84,8 @@ def quality_ask(
     seen: Mapping[str, ChunksSeen] = MappingProxyType({}),
 ) -> QualityAsk:
     """Texts are the given ones and the baseline's own recorded conversations, prompt and answer: this workload's law. Tasks are
-    the given ones, else the prompts of the workload that say what is right; where tasks are required, those of bundled workloads
-    do not count as such. `seen`: where their chunks stand, by item."""
+    the given ones, else the prompts of the workload that say what is right; where they must be the user's own, those of bundled
+    workloads do not count as such. `seen`: where their chunks stand, by item."""
     items = load_traffic(settings.workload).items
     lent = settings.require_tasks and settings.workload in bundled_names()
     return QualityAsk(
@@ -98,7 +107,7 @@ def quality_ask(
 def limits_of(settings: Settings) -> QualityLimits:
     """What the candidate may lose, whether tasks must show it, and why texts may not: only netgain says what it loaded."""
     stored = settings.codec is not None and settings.codec.url is not None
-    return QualityLimits(tasks=settings.require_tasks, unseen=NOT_THROUGH_STORE if stored else None)
+    return QualityLimits(tasks=settings.require_tasks is not False, unseen=NOT_THROUGH_STORE if stored else None)
 
 
 async def judge_arms(ask: QualityAsk, narrator: Narrator, limits: QualityLimits | None = None) -> Judged:

@@ -76,7 +76,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `serve_flags` are passed to both arms of netgain, `starting` says how another engine is started, `hooks` how an arm is
     operated by commands. `budget_s`: device-seconds that the experiment may take. `resume`: `output` holds a run that ended
     before its end. `texts`, `tasks` and `scorer` are what quality is measured on, for lossy techniques and wherever there
-    are tasks; `require_tasks`: nothing lossy is adopted without those. `price`: what both arms cost is told as well. `draft`: a
+    are tasks; `require_tasks`: nothing lossy is adopted without those (None: answers of a bundled workload do as well; False:
+    texts alone do, with a caveat). `price`: what both arms cost is told as well. `draft`: a
     model or trained heads to be considered, see drafter.py. `tier` and `codec`: which kv-tiers and kv-compression are to try, and
     `tier_reset` a command that empties what of these runs apart, before each start. `kv_token_bytes`: what a token's KV takes,
     where an engine does not tell. Raises UsageError where a value cannot be meant.
@@ -97,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     texts: str = BUNDLED
     tasks: str | None = None
     scorer: str | None = None
-    require_tasks: bool = False
+    require_tasks: bool | None = None
     loads: tuple[int, ...] = ()
     start_timeout_s: float = 300.0
     request_timeout_s: float = 120.0

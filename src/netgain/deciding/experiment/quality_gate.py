@@ -18,6 +18,7 @@ from netgain.wording import count
 GateState = Literal["pass", "fail", "not enough"]
 FindingState = Literal["held", "breached", "not shown"]
 MOST_LEFT_OUT = 0.05  # of a task set: more failures may hide what is lost
+NO_TASKS = "no task set was answered by both, and one is required: give your own (--tasks FILE), or go without (--without-tasks)"
 LEAST_RIGHT = 5  # tasks that the baseline solves: who solves none cannot lose any
 
 
@@ -36,7 +37,7 @@ class QualityLimits(msgspec.Struct, frozen=True, kw_only=True):
     same_first: float = 0.94
     positions: int = 2000
     texts: int = 20
-    tasks: bool = False
+    tasks: bool = True
     unseen: str | None = None
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ def judge_quality(comparison: QualityComparison | None, limits: QualityLimits | 
     if comparison.tasks is not None:
         findings.append(_of_tasks(comparison.tasks))
     elif limits.tasks:
-        missing.append("no task set was answered by both, and one is required")
+        missing.append(NO_TASKS)
     if limits.unseen is not None:
         missing.append(limits.unseen)
     breached = [one.says for one in findings if one.state == "breached"]
