@@ -54,12 +54,15 @@ async def answers(
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Run:
     """What was answered within `limit_s`, and as many prompts more as a verdict needs: groups of one prompt alone would tell
-    nothing of others."""
+    nothing of others. One that was cut off is asked again only where there are too few others, since the server may find it in
+    its cache."""
     limited = msgspec.structs.replace(asked.under(salt), deadline_s=limit_s)
     recorded = await run(url, asked.model, items, Closed(concurrency), limited, on_progress)
     records = tuple(record for record in recorded.records if record.error_kind is not ErrorKind.DEADLINE)
     sent = {record.item_id for record in records}
-    missing = [item for item in items if item.id not in sent][: max(0, FEWEST_UNITS - len(sent))]
+    cut = {record.item_id for record in recorded.records} - sent
+    left = sorted((item for item in items if item.id not in sent), key=lambda item: item.id in cut)
+    missing = left[: max(0, FEWEST_UNITS - len(sent))]
     if missing:
         records += (await run(url, asked.model, missing, Closed(concurrency), asked.under(salt), on_progress)).records
     return msgspec.structs.replace(recorded, records=records)
