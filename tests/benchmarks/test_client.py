@@ -10,7 +10,9 @@ async def test_every_stream_is_read_and_stamps_lie_behind_the_writing():
     figures = figures_of(result, 20)
     assert figures["failed"] == 0
     assert figures["streams_in_flight"] == pytest.approx(20, abs=0.5)
-    assert figures["tokens_per_s"] == pytest.approx(20 * 20 * 3 / (3 + 2), rel=0.25), "all within the ramp and a stream's time"
+    assert figures["tokens_per_s"] == pytest.approx(20 * 20 * 3 / (3 + 2), rel=0.25), (
+        "all within the ramp and a stream's time"
+    )
     assert 0.0 < figures["stamp_lateness_p50_ms"] <= figures["stamp_lateness_p99_ms"] < 50.0
     assert figures["lateness_p99_ms"] >= figures["stamp_lateness_p99_ms"]
     assert 0.0 < figures["client_cpu_share"] < 0.9

@@ -29,6 +29,14 @@ def test_a_slow_machine_gets_smaller_groups_then_fewer():
     assert (slowest.starts * slowest.groups, slowest.group_size) == (FEWEST_UNITS, 1)
 
 
+def test_a_named_technique_that_gains_by_reuse_keeps_its_prompts_on_a_slow_machine():
+    """Three prompts a start, each of another document, showed no load, and the documented command tried nothing."""
+    form = Settings(output=OUT, quick=True, technique="kv-tiers").form
+    assert form.fitted(20.0, 1) == form
+    assert (form.groups, form.group_size, form.recording_s) == (QUICK.groups, QUICK.group_size, None)
+    assert Settings(output=OUT, quick=True, technique="ngram").form.recording_s == QUICK.recording_s
+
+
 def test_the_full_form_takes_as_long_as_it_takes():
     assert FULL.fitted(60.0, 1) == FULL
 

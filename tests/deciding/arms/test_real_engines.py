@@ -12,11 +12,13 @@ from netgain.deciding.experiment.arms.cold import verify_cold
 from netgain.deciding.experiment.arms.effective import effective_configuration
 from netgain.deciding.experiment.conduct import Asking
 from netgain.deciding.technique.catalogue import technique
+from netgain.deciding.technique.tiering_switches import tiering_switch
 from netgain.errors import Unavailable
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import run
 from netgain.measuring.observe.scrape import Watch
 from netgain.measuring.workload.arrivals import Closed
+from netgain.measuring.workload.item import Item
 from tests.deciding.arms.real_engines import ITEM, is_checked, llama_cpp, switch_of, vllm
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(1200)]
@@ -67,6 +69,33 @@ async def test_llama_cpp_starts_with_the_ngram_switch_drafts_and_is_reset(tmp_pa
 async def test_llama_cpp_starts_with_a_draft_model_drafts_and_is_reset(tmp_path, leaves_no_process):
     switch = switch_of("draft", "llama.cpp")
     await check(llama_cpp(tmp_path, switch.flags), switch, salted=False)
+
+
+async def test_llama_cpp_with_a_tier_in_memory_finds_a_prompt_that_another_one_displaced(tmp_path, leaves_no_process):
+    """One slot, so that the second prompt takes the first one's place on the device. What `--flags` say counts, so the tier is
+    tried as decide starts it. A mark in the prompt keeps a repeat apart, as deciding needs where there are no salts."""
+    switch = tiering_switch("llama.cpp", {"tier": "dram", "gib": 0.25})
+    arm = llama_cpp(tmp_path, (*switch.flags, "-np", "1"))
+    texts = [" ".join(f"{word} {n}" for n in range(60)) for word in ("alder", "birch", "alder")]
+    items = [Item(id=f"p{at}", category="c", max_tokens=2, prompt=text) for at, text in enumerate(texts)]
+    asked = Asking(model="m", options=Options(server_record=False, timeout_s=300.0), salted=False, reuses=True)
+    try:
+        await arm.start()
+        await arm.ready(300.0)
+        found = [
+            (await run(arm.url, "m", asked.marked([item], "a"), Closed(1), asked.options)).records[0] for item in items
+        ]
+        cold = await verify_cold(arm, asked)
+        told = await kv_told(
+            Settings(output=tmp_path, engine="llama.cpp", model=str(install.llama_file("Q8_0")), technique="kv-tiers"),
+            arm,
+        )
+    finally:
+        await arm.stop()
+    assert found[1].cached_tokens < 0.1 * found[1].prompt_tokens
+    assert found[2].cached_tokens > 0.9 * found[2].prompt_tokens
+    assert cold.verified is True, cold.says
+    assert told == {"kv_tokens": "4096", "kv_token_bytes": str(2 * 30 * 3 * 64 * 2)}
 
 
 async def test_llama_cpp_without_a_prompt_cache_is_cold_without_a_reset(tmp_path, leaves_no_process):

@@ -12,6 +12,7 @@ from netgain.deciding.experiment.arms.hooks import Hooks
 from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
+from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.codec_asked import CodecAsked
 from netgain.deciding.technique.kv_compression_switches import compression_switch
 from netgain.deciding.technique.tier_asked import TierAsked
@@ -166,8 +167,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def form(self) -> Form:
-        """How much is measured; with several loads that of the lowest."""
+        """How much is measured; with several loads that of the lowest. A technique that was named and gains by reuse keeps all
+        prompts of the quick form however slow the machine: of a few, none begins like an earlier one of its start."""
         base = QUICK if self.quick else FULL
+        if (named := CATALOGUE.get(self.technique or "")) is not None and named.reuses:
+            base = msgspec.structs.replace(base, recording_s=None, experiment_s=None)
         size = max(base.group_size, 2 * self.concurrency if self.concurrency > 1 else 1)
         tokens = base.output_tokens if self.output_tokens is None else self.output_tokens
         return msgspec.structs.replace(base, group_size=size, output_tokens=tokens)
