@@ -50,9 +50,6 @@ BLEND_GAUGES: Mapping[str, tuple[str, str]] = {
 TIER_COUNTERS: Mapping[str, tuple[str, str]] = {
     "tier_hits": ("netgain_kv_tier_hits", "Objects read from a tier and used."),
     "tier_misses": ("netgain_kv_tier_misses", "Objects asked of a tier that it did not give."),
-    "tier_refused": ("netgain_kv_tier_refused", "Objects that were damaged, foreign or of another layout."),
-    "tier_unread": ("netgain_kv_tier_unread", "Objects not read: time was up, the tier failed, or was not asked."),
-    "tier_unwritten": ("netgain_kv_tier_unwritten", "Objects not stored: full, read-only, failed, or too many waited."),
     "tier_loaded_bytes": ("netgain_kv_tier_loaded_bytes", "Bytes read from a tier."),
     "tier_loaded_s": ("netgain_kv_tier_loaded_seconds", "Time of the exchanges that read."),
     "tier_stored_bytes": ("netgain_kv_tier_stored_bytes", "Bytes written to a tier."),
@@ -62,6 +59,11 @@ TIER_COUNTERS: Mapping[str, tuple[str, str]] = {
     "tier_demoted": ("netgain_kv_tier_demoted", "Objects that a tier gave up and the next slower one was offered."),
     "tier_not_admitted": ("netgain_kv_tier_not_admitted", "Blocks that the rule of a tier kept out of it."),
     "tier_breaker_opened": ("netgain_kv_tier_breaker_opened", "Times a tier failed and was left alone."),
+}
+REASON_COUNTERS: Mapping[str, tuple[str, str]] = {
+    "refused": ("netgain_kv_tier_refused", "Objects that were damaged, foreign, forged or of another layout."),
+    "unread": ("netgain_kv_tier_unread", "Objects not read: time was up, the tier failed, or was not asked."),
+    "unwritten": ("netgain_kv_tier_unwritten", "Objects not stored: full, read-only, failed, or too many waited."),
 }
 CODEC_COUNTERS: Mapping[str, tuple[str, str]] = {
     "codec_stored": ("netgain_kv_codec_stored", "Objects that went to a tier in this form; raw is one."),

@@ -181,7 +181,11 @@ class Exporter:
         }
         self._labelled_counters = {
             name: Counter(metric, text, [*kinds, "replica"], registry=own)
-            for kinds, counters in ((_TIER, kv_metrics.TIER_COUNTERS), (_CODEC, kv_metrics.CODEC_COUNTERS))
+            for kinds, counters in (
+                (_TIER, kv_metrics.TIER_COUNTERS),
+                (_REASON, kv_metrics.REASON_COUNTERS),
+                (_CODEC, kv_metrics.CODEC_COUNTERS),
+            )
             for name, (metric, text) in counters.items()
         }
         self._labelled_gauges = {
@@ -306,7 +310,7 @@ def _bounded(number: int) -> str:
     return str(number) if number <= POSITIONS else "more"
 
 
-_TIER, _CODEC = ("tier",), ("tier", "codec")
+_TIER, _REASON, _CODEC = ("tier",), ("tier", "reason"), ("tier", "codec")
 _KINDS = frozenset(kind.value for kind in HandoffKind)
 
 

@@ -10,8 +10,11 @@ from netgain.ledger.records import Handoff, HandoffKind
 from netgain.serving.engine.kv_load import Load
 from netgain.serving.tiers.codecs.coder import CoderStats
 from netgain.serving.tiers.kv_store import KVStore
+from netgain.serving.tiers.medium import FaultKind
+from netgain.serving.tiers.object import Reason
 from netgain.serving.tiers.stack import StackStats
 
+NO_ROOM = "queue_full"  # beside the FaultKinds
 COUNTED = (  # each from 0, so that whoever reads them knows of the first time
     "kv_lookups",
     "kv_lookups_hit",
@@ -32,7 +35,8 @@ COUNTED = (  # each from 0, so that whoever reads them knows of the first time
 
 
 def named_counters(stats: StackStats, coded: Sequence[CoderStats] = ()) -> Mapping[str, float]:
-    """Flat, `name/tier`, and `name/tier/codec` where something may be coded; what is not known is left out."""
+    """Flat, `name/tier`, `name/tier/reason` and, where something may be coded, `name/tier/codec`; what is not known is left
+    out."""
     named: dict[str, float] = {}
     for tier, dropped, promoted, demoted, queued in zip(
         stats.tiers, stats.dropped, stats.promoted, stats.demoted, stats.queued_bytes, strict=True
@@ -64,6 +68,12 @@ def named_counters(stats: StackStats, coded: Sequence[CoderStats] = ()) -> Mappi
             values["tier_load_bytes_per_s"] = tier.loaded.link.bytes_per_s
             values["tier_load_error"] = tier.loaded.link.error
         named.update({f"{name}/{tier.name}": value for name, value in values.items() if value is not None})
+        for reason in Reason:  # each from 0
+            named[f"refused/{tier.name}/{reason}"] = tier.refused.get(reason, 0)
+        for kind in FaultKind:
+            named[f"unread/{tier.name}/{kind}"] = tier.unread.get(kind, 0)
+            named[f"unwritten/{tier.name}/{kind}"] = tier.unwritten.get(kind, 0)
+        named[f"unwritten/{tier.name}/{NO_ROOM}"] = dropped
     for tier, codecs in zip(stats.tiers, coded, strict=False):
         for name, by_codec in msgspec.structs.asdict(codecs).items():
             named.update({f"codec_{name}/{tier.name}/{codec}": value for codec, value in by_codec.items()})

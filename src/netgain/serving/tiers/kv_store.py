@@ -1,7 +1,6 @@
 """KV blocks in and out of tiers: the one place where a block's bytes become stored objects, and where they come back."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
@@ -16,7 +15,7 @@ from netgain.serving.tiers.codecs.coder import Coder, CoderStats
 from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
 from netgain.serving.tiers.layered import LayeredObject, LayersLoaded
 from netgain.serving.tiers.medium import Data
-from netgain.serving.tiers.object import RAW, Part, Reason, Refused, StoredObject, opened, pack, unpack
+from netgain.serving.tiers.object import RAW, Part, Refused, StoredObject, opened, pack, unpack
 from netgain.serving.tiers.planes import Plane, Rows, object_bytes, part_of, stored_of
 from netgain.serving.tiers.purging import StorePurged, purge
 from netgain.serving.tiers.stack import Came, Stack, StackStats
@@ -73,7 +72,6 @@ class KVStore:
         default not at all). `admissions` are the rules of the tiers, for who decides what is stored: the store asks none."""
         self.planes, self.coder = tuple(planes), coder
         self.envelope = envelope or PlainEnvelope()
-        self.unwrapped: Counter[Reason] = Counter()  # objects that came and were refused by the envelope
         self._stack, self._clock = stack, clock
         self._refused: list[bytes] = []
         self._later: set[asyncio.Task[None]] = set()
@@ -156,7 +154,7 @@ class KVStore:
     ) -> list[_Opened | None]:
         """What came of these planes, plane after plane."""
         addresses = [part_of(key, plane).address() for plane in planes for key in keys]
-        found = await self._stack.find(addresses, within_s)
+        found = await self._stack.find(addresses, within_s, judged=True)
         parts = [
             None if came is None else self._opened(root, plane.shape.block_tokens, came)
             for plane, of_plane in zip(planes, _chunks(found, len(keys)), strict=True)
@@ -178,7 +176,7 @@ class KVStore:
         self, root: bytes, wanted: Sequence[tuple[Part, int]], within_s: float | None = None
     ) -> list[memoryview | None]:
         """The bytes of objects that are no blocks, each with so many tokens; None for what does not come in time."""
-        found = await self._stack.find([part.address() for part, _ in wanted], within_s)
+        found = await self._stack.find([part.address() for part, _ in wanted], within_s, judged=True)
         parts = [
             None if came is None else self._opened(root, tokens, came)
             for (_, tokens), came in zip(wanted, found, strict=True)
@@ -191,18 +189,20 @@ class KVStore:
         no use."""
         found = opened(came.data)
         if found.root != root or found.tokens != tokens:
+            self._stack.judge(came, None, useful=False)
             return None
         try:
             unwrapped = self.envelope.unwrap(found)
-            if self.coder is None:
-                return _Opened(came, unwrapped, unwrapped, RAW, 0.0)
             began_s = self._clock.now()
-            raw = self.coder.decode(unwrapped, came.tier)
-            return _Opened(came, unwrapped, raw, self.coder.name_of(found.codec), self._clock.now() - began_s)
+            raw = unwrapped if self.coder is None else self.coder.decode(unwrapped, came.tier)
         except Refused as why:
-            self.unwrapped[why.reason] += 1
+            self._stack.judge(came, why)
             self._refused.append(found.part.address())
             return None
+        self._stack.judge(came, None)
+        if self.coder is None:
+            return _Opened(came, unwrapped, raw, RAW, 0.0)
+        return _Opened(came, unwrapped, raw, self.coder.name_of(found.codec), self._clock.now() - began_s)
 
     def _afterwards(self, opened_ones: Sequence[_Opened]) -> None:
         """Promote what slower tiers gave, and remove what was refused: once whoever asked has it, since coding takes time and

@@ -17,6 +17,7 @@ from netgain.serving.tiers.condemned import Condemned, Purges, condemns
 from netgain.serving.tiers.lane import Lane
 from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import Data
+from netgain.serving.tiers.object import Refused
 from netgain.serving.tiers.tier import Tier
 from netgain.serving.tiers.tier_stats import TierStats
 
@@ -108,9 +109,11 @@ class Stack:
                 self.promote(key, came.data, came.tier)
         return [None if came is None else came.data for came in found]
 
-    async def find(self, keys: Sequence[bytes], within_s: float | None = None) -> list[Came | None]:
+    async def find(
+        self, keys: Sequence[bytes], within_s: float | None = None, *, judged: bool = False
+    ) -> list[Came | None]:
         """The checked object under each key from the fastest tier that gives it, waiting at most `within_s` in all; nothing that
-        a purge condemns which went on meanwhile."""
+        a purge condemns which went on meanwhile. `judged`: the caller says of each by `judge` what it is."""
         until_s, purges = None if within_s is None else self._clock.now() + within_s, self.purges
         found: list[Came | None] = [None] * len(keys)
         with self._purges.met() as met:
@@ -119,10 +122,19 @@ class Stack:
                 left_s = None if until_s is None else until_s - self._clock.now()
                 if not missing or (left_s is not None and left_s <= 0):
                     break
-                for place, data in zip(missing, await lane.tier.get([keys[p] for p in missing], left_s), strict=True):
+                given = await lane.tier.get([keys[place] for place in missing], left_s, judged=True)
+                for place, data in zip(missing, given, strict=True):
                     if data is not None:
                         found[place] = Came(data, index, purges)
-            return [None if came is None or condemns(met, came.data) else came for came in found]
+            useful = [None if came is None or condemns(met, came.data) else came for came in found]
+            for came, kept in zip(found, useful, strict=True):
+                if came is not None and (kept is None or not judged):
+                    self.judge(came, None, kept is not None)
+            return useful
+
+    def judge(self, came: Came, refused: Refused | None, useful: bool = True) -> None:
+        """See Tier."""
+        self._lanes[came.tier].tier.judge(refused, useful)
 
     async def load_layers(
         self, objects: Sequence[LayeredObject], end: int, within_s: float | None = None

@@ -81,9 +81,11 @@ class Tier:
         self._unwritten: Counter[FaultKind] = Counter()
         self._other: Counter[FaultKind] = Counter()
 
-    async def get(self, keys: Sequence[bytes], within_s: float | None = None) -> list[Data | None]:
+    async def get(
+        self, keys: Sequence[bytes], within_s: float | None = None, *, judged: bool = False
+    ) -> list[Data | None]:
         """The checked object under each key, None where there is none to use. At most `within_s` is waited in all; what came
-        by then is returned."""
+        by then is returned. `judged`: the caller looks further into each, and says of each by `judge` what it is."""
         _check_keys(keys)
 
         def whole(key: bytes, data: Data) -> Data:
@@ -93,8 +95,16 @@ class Tier:
         found = await self._get(
             keys, within_s, self._medium.read, whole, lambda key: key, lambda key: self._object_bytes
         )
-        self._count(found)
+        self._count(found, judged)
         return found
+
+    def judge(self, refused: Refused | None, useful: bool = True) -> None:
+        """Of an object that `get` gave: a hit, unless it was refused or is of no use."""
+        useful = useful and refused is None
+        self._hits += useful
+        self._misses += not useful
+        if refused is not None:
+            self._refuse(refused)
 
     async def get_layers(
         self, objects: Sequence[LayeredObject], end: int, within_s: float | None = None
@@ -141,10 +151,7 @@ class Tier:
                 try:
                     found.append(None if data is None else use(one, data))
                 except Refused as why:
-                    self._refused[why.reason] += 1
-                    self._exchanges.say(
-                        why.reason, f"holds an object that is refused ({why}); it is removed and counted"
-                    )
+                    self._refuse(why)
                     found.append(None)
                     refused.append(key_of(one))
             if refused:
@@ -160,10 +167,14 @@ class Tier:
     def _check_age(self, found: StoredObject) -> None:
         check_age(found, self._options.retention_s, self._unix_s())
 
-    def _count(self, found: Sequence[object]) -> None:
-        hits = sum(data is not None for data in found)
-        self._hits += hits
-        self._misses += len(found) - hits
+    def _count(self, found: Sequence[object], judged: bool = False) -> None:
+        there = sum(data is not None for data in found)
+        self._hits += 0 if judged else there
+        self._misses += len(found) - there
+
+    def _refuse(self, why: Refused) -> None:
+        self._refused[why.reason] += 1
+        self._exchanges.say(why.reason, f"holds an object that is refused ({why}); it is removed and counted")
 
     async def put(self, key: bytes, data: Data) -> bool:
         """Keep a packed object; whether it is kept now, as far as one can know."""
