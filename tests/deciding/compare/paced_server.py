@@ -40,8 +40,12 @@ class Paced:
         }
         if self.asked.owner == "netgain":
             counts = {"netgain_output_tokens_total": self.tokens * self.asked.counts, "netgain_cached_tokens_total": 0}
+        handed = f'{{kind="draft_verify",replica="0"}} {self.requests * self.asked.handoffs}'
         lines = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self.began_s}"]
         lines += [line for name, value in counts.items() for line in (f"# TYPE {name} counter", f"{name} {value}")]
+        if self.asked.handoffs and self.requests:  # a kind is told once it has happened
+            for name in ("handoffs", "handoff_wasted_tokens"):
+                lines += [f"# TYPE netgain_{name}_total counter", f"netgain_{name}_total{handed}"]
         return web.Response(text="\n".join(lines) + "\n")
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -85,6 +89,7 @@ def main() -> None:
     parser.add_argument("--salts", type=int, default=1)
     parser.add_argument("--remembers", type=int, default=0)
     parser.add_argument("--counts", type=float, default=1.0)
+    parser.add_argument("--handoffs", type=int, default=0)
     parser.add_argument("--restarts-at", type=int, default=0)
     parser.add_argument("--port", type=int, default=0)
     asked, _ = parser.parse_known_args()  # as an arm it is given flags of the engine that it plays

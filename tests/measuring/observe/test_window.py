@@ -294,3 +294,11 @@ def test_unknown_metrics_are_kept_as_they_are() -> None:
     assert seen.gained("own_total") == 5
     assert engine_of(seen.counters.keys()) is None
     assert not any(math.isnan(raw.first or 0.0) for raw in seen.raw)
+
+
+def test_a_counter_that_is_first_told_within_the_window_began_at_0_unless_it_was_there_and_malformed() -> None:
+    """netgain tells a kind of handoff once it has happened: its family has a heading and no sample before."""
+    heading, told = "# TYPE a_total counter\n", '# TYPE a_total counter\na_total{kind="b"} 3\n'
+    assert window(heading, told).gained("a_total") == 3.0
+    assert window(heading, told, told.replace("3", "5")).gained("a_total") == 5.0
+    assert window("# TYPE a_total counter\na_total{kind=} x\n", told).gained("a_total") != 3.0

@@ -20,6 +20,7 @@ from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.spending import newly_lost
 from netgain.deciding.report.outcome import arm_report
+from netgain.deciding.verdict.handoffs import handoff_costs
 from netgain.measuring.measurement.reference_kernels import reference_kernels
 from netgain.measuring.observe.names import known_engine
 from netgain.measuring.observe.reading import HOW_TO_READ
@@ -48,6 +49,7 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
         greedy=all(item.temperature == 0.0 for item in design.items),
         quality=measured.quality,
     )
+    handoffs, handoffs_unknown = handoff_costs(measured.handoffs)
     judged = judge_sides(trial.observations, checks, ready.ruling, settings, way)
     return Comparison(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -71,6 +73,8 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
         ),
         blocks=trial.blocks,
         counted=trial.counted,
+        handoffs=handoffs,
+        handoffs_unknown=handoffs_unknown,
         cost=None
         if settings.price is None
         else costs_of_blocks(

@@ -67,6 +67,8 @@ def document_of(outcome: Comparison) -> VerdictDocument:
         ),
         machine=outcome.context,
         quality=outcome.quality,
+        handoffs=outcome.handoffs,
+        handoffs_unknown=outcome.handoffs_unknown,
         cost=outcome.cost,
         counted=outcome.counted,
         caveats=tuple(Caveat(says=caveat) for caveat in outcome.caveats),

@@ -9,6 +9,7 @@ from netgain.deciding.experiment.arms.cold import ColdCache
 from netgain.deciding.experiment.conduct import Trial
 from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.measuring.measurement.server import Met
+from netgain.measuring.observe.handoffs import Handoffs
 from netgain.measuring.observe.names import Figure
 from netgain.measuring.observe.scrape import Observed as Watched
 from netgain.measuring.workload.item import Workload
@@ -37,12 +38,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished run. `watched`: counters of the servers that ran already; `figures`: what either side counted; `urls` of all
-    arms as they were at the end; `budget`: what became of it (None: there was none)."""
+    """A finished run. `watched`: counters of the servers that ran already; `figures`: what either side counted; `handoffs`: what
+    theirs cost; `urls` of all arms as they were at the end; `budget`: what became of it (None: there was none)."""
 
     trial: Trial
     watched: dict[str, Watched | None]
     figures: dict[str, dict[str, Figure]]
+    handoffs: dict[str, Handoffs]
     urls: dict[str, str]
     commands: dict[str, tuple[str, ...]]
     resident: dict[str, int | None]

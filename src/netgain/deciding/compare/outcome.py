@@ -14,6 +14,7 @@ from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.deciding.report.outcome import ArmReport
+from netgain.deciding.verdict.document import HandoffCost
 from netgain.deciding.verdict.quality import Quality
 from netgain.measuring.observe.names import Figure
 
@@ -60,7 +61,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     `overrides`: fields that were allowed to differ, with the reasons given. `quality`: as measured beside the speed (None:
     not); `lossy`: why it had to be before anything is adopted. `grown`: why the design was made larger than its form. `stopped`:
     why it ended before all was measured (None: it did not). `counted`: what the servers that were started here counted, beside
-    what the client did. `cost`: at the price that was given (None: none was). `budget`: what became of it (None: there was
+    what the client did. `handoffs`: what they cost the sides that tell it (None: none does), `handoffs_unknown`: why it is not
+    known of the others. `cost`: at the price that was given (None: none was). `budget`: what became of it (None: there was
     none)."""
 
     schema: Literal["netgain.comparison"] = SCHEMA
@@ -88,6 +90,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     grown: str | None = None
     stopped: str | None = None
     counted: tuple[Counted, ...] = ()
+    handoffs: tuple[HandoffCost, ...] | None = None
+    handoffs_unknown: dict[str, str] = {}
     cost: Costs | None = None
     budget: BudgetAccount | None = None
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from netgain.deciding.compare.cost import costs_of_results, devices_of
+from netgain.deciding.compare.handoffs import kept_handoffs
 from netgain.deciding.compare.judging import Way, judge_sides
 from netgain.deciding.compare.loading import Loaded, load
 from netgain.deciding.compare.outcome import Asked, Comparison, Side
@@ -23,6 +24,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observa
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.verdict import Check
 from netgain.deciding.report.outcome import ArmReport, arm_report
+from netgain.deciding.verdict.handoffs import handoff_costs
 from netgain.errors import UsageError
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.measurement.reference_kernels import reference_kernels
@@ -61,6 +63,7 @@ def compare_results(settings: Settings, narrator: Narrator) -> Comparison:
         rates={name: tuple(one.measurement.summary.output_tokens_per_s for one in own) for name, own in sides.items()},
     )
     judged = judge_sides(seen.observations, _checks(sides, seen.observations), ruling, settings, way)
+    handoffs, handoffs_unknown = handoff_costs(kept_handoffs(sides))
     first = sides[BASELINE][0].measurement
     return Comparison(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -98,6 +101,8 @@ def compare_results(settings: Settings, narrator: Narrator) -> Comparison:
             "Whatever else changed between the measurements: other work on the machine, versions, temperature, network.",
         ),
         context=context(),
+        handoffs=handoffs,
+        handoffs_unknown=handoffs_unknown,
         cost=None
         if settings.price is None
         else costs_of_results(

@@ -1,5 +1,6 @@
 """A server that already runs as an arm: it is neither started nor stopped here, and its counters are read between blocks."""
 
+import asyncio
 import math
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -8,7 +9,9 @@ import psutil
 
 from netgain.deciding.experiment.arm import Observed
 from netgain.deciding.experiment.arms.attached import AttachedServer
+from netgain.deciding.experiment.counting import BEHIND_S
 from netgain.deciding.experiment.verdict import Check
+from netgain.measuring.observe.names import Engine
 from netgain.measuring.observe.scrape import Observed as Watched
 from netgain.measuring.observe.scrape import Watch
 
@@ -19,7 +22,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class RunningServer:
     """A server that others run, whose counters are read between blocks and whose processes are seen if they are here.
 
-    `metrics_url` None: nothing is scraped. `headers` go with every scrape. `model`: the one that is measured.
+    `metrics_url` None: nothing is scraped. `headers` go with every scrape. `model`: the one that is measured. `engine`: which it
+    is, to know how far its counters are behind (None: unknown).
     """
 
     def __init__(
@@ -28,10 +32,12 @@ class RunningServer:
         metrics_url: str | None,
         headers: Mapping[str, str] | None = None,
         model: str | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self._server = server
         self._watch = None if metrics_url is None else Watch(metrics_url, dict(headers or {}), math.inf, model)
         self._watching = False
+        self._behind_s = 0.0 if engine is None else BEHIND_S.get(engine, 0.0)
         self._processes = local_processes(server.url)
 
     @property
@@ -59,6 +65,7 @@ class RunningServer:
                 await self._watch.look()
             else:
                 self._watching = True
+                await asyncio.sleep(self._behind_s)
                 await self._watch.begin()
         return await self._server.reset()
 
@@ -86,7 +93,10 @@ class RunningServer:
 
     async def watched(self) -> Watched | None:
         """What its counters did from its first block until now. Call it once, at the end."""
-        return await self._watch.end() if self._watch is not None and self._watching else None
+        if self._watch is None or not self._watching:
+            return None
+        await asyncio.sleep(self._behind_s)
+        return await self._watch.end()
 
 
 def local_processes(url: str) -> tuple[psutil.Process, ...]:

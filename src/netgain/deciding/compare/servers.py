@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from netgain.deciding.compare.concluding import conclude
+from netgain.deciding.compare.handoffs import told_handoffs
 from netgain.deciding.compare.measured import Measured, Prepared
 from netgain.deciding.compare.meeting import know
 from netgain.deciding.compare.outcome import Comparison
@@ -153,11 +154,13 @@ async def _measure(
     watched = {
         name: await arm.watched() for name, arm in arms.items() if name != CONTROL and isinstance(arm, RunningServer)
     }
+    urls = {name: arm.url for name, arm in arms.items()}
     return Measured(
         trial=trial,
         watched=watched,
         figures={name: {} if seen is None else seen.figures for name, seen in watched.items()} | trial.figures,
-        urls={name: arm.url for name, arm in arms.items()},
+        handoffs=told_handoffs(trial, watched, urls),
+        urls=urls,
         commands={name: arm.command for name, arm in arms.items()},
         resident={name: seen.resident_bytes if (seen := arm.observe()) else None for name, arm in arms.items()},
         quality=quality,

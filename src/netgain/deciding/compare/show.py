@@ -11,6 +11,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.statistics import Effect
 from netgain.deciding.report.cost import print_costs
 from netgain.deciding.report.figures import number, seconds, share, times
+from netgain.deciding.report.handoffs import print_handoffs
 from netgain.deciding.report.terminal import COLOURS, print_budget
 
 MARKS = {"equal": "=", "not needed": "=", "unknown": "?", "overridden": "override", "on purpose": "on purpose"}
@@ -31,6 +32,7 @@ def show(outcome: Comparison, console: Console) -> None:
     console.print(_effects(outcome))
     console.print(_arms(outcome))
     print_costs(outcome.cost, console)
+    print_handoffs(outcome.handoffs, outcome.handoffs_unknown, console)
     console.print(_fields(outcome))
     if outcome.quality is not None and outcome.quality.says:
         console.print(escape(outcome.quality.says), highlight=False, soft_wrap=True)

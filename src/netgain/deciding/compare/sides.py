@@ -94,7 +94,8 @@ def attached(met: Met, name: str, may_reset: bool) -> AttachedServer:
 
 
 def _running(met: Met, name: str, may_reset: bool, metrics_url: str | None) -> RunningServer:
-    return RunningServer(attached(met, name, may_reset), metrics_url, met.options.headers, met.server.model)
+    engine = known_engine(met.server.engine)
+    return RunningServer(attached(met, name, may_reset), metrics_url, met.options.headers, met.server.model, engine)
 
 
 def what_differs(known: Mapping[str, Known]) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from netgain.deciding.decide.engines import (
     step_cost,
 )
 from netgain.deciding.decide.growing import when_enough
-from netgain.deciding.decide.handoffs import HandoffLog
 from netgain.deciding.decide.kv_outside import kv_moved, kv_told
 from netgain.deciding.decide.narrate import Silence
 from netgain.deciding.decide.planning import plan
@@ -65,6 +64,7 @@ from netgain.deciding.technique.drafter import read_drafter
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.promise import promised_on
 from netgain.deciding.verdict.deploy import deployable
+from netgain.deciding.verdict.handoffs import handoff_costs, of_trial
 from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.record.as_workload import load_traffic
@@ -245,14 +245,10 @@ async def _try(
         narrator.step(f"{block.arm}, {block.seconds:.1f} s")
 
     before = {name: await step_counts(arm.url) for name, arm in arms.items()}
-    handoffs = HandoffLog()
-    await handoffs.begin(arms)
 
     async def restart(start: int) -> None:
-        await handoffs.end(arms)
         await start_again(arms, start, settings.start_timeout_s)
         before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
-        await handoffs.begin(arms)
 
     spending = Spending(
         design, settings.budget_s, len(arms) * settings.devices, starting_s, [one.block for one in journal.kept]
@@ -271,7 +267,6 @@ async def _try(
     )
     budget = spending.account(base.budget, trial.blocks, grown[-1].starts if grown else None)
     after = {name: await step_counts(arm.url) for name, arm in arms.items()}
-    await handoffs.end(arms)
     narrator.phase("judging")
     promise = promised_on(chosen.kind, settings.engine)
     kept = await judge_promise(promise, trial.observations, design.items, arms, settings.engine, served.name, quality)
@@ -290,6 +285,7 @@ async def _try(
     resident = {name: seen.resident_bytes if (seen := arm.observe()) else None for name, arm in arms.items()}
     adopt = analysis.verdict.decision == "adopt"
     withheld = adopt and not switch.verified
+    handoffs, handoffs_unknown = handoff_costs(of_trial(trial, trial.handoffs))
     return msgspec.structs.replace(
         base,
         first_verdict_s=time.monotonic() - began_s,
@@ -326,7 +322,8 @@ async def _try(
         grown=grown[-1].says if grown else None,
         budget=budget,
         cannot_show=(*base.cannot_show, *newly_lost(base.budget, budget)),
-        handoffs=handoffs.costs() if len(trial.fresh) == len(trial.observations) else None,
+        handoffs=handoffs,
+        handoffs_unknown=handoffs_unknown,
         quality=kept.in_verdict(quality, promise, analysis.verdict.identity, settings.scorer),
         caveats=(*caveats_of(served), *caveats, *kept.caveats(settings.engine)),
         deployable=(

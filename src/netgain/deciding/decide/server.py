@@ -14,18 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from netgain.cost.roofline import StepCounts, StepWork
 from netgain.cost.step_cost import StepCost, StepPoint
 from netgain.errors import Unavailable, UsageError
-from netgain.measuring.observe.exposition import read_exposition
 
-HANDOFFS = {
-    "handoffs": "handoffs",
-    "handoffs_failed": "failed",
-    "handoff_bytes": "bytes",
-    "handoff_used_tokens": "used_tokens",
-    "handoff_wasted_tokens": "wasted_tokens",
-    "handoff_waited_seconds": "waited_s",
-    "handoff_busy_seconds": "busy_s",
-    "handoff_hidden_seconds": "hidden_s",
-}
 STEP_COST_BUDGET_S = 3.0
 STEP_COST_CALLS = 5
 STEP_COST_TIMEOUT_S = 60.0
@@ -95,25 +84,6 @@ async def step_counts(url: str) -> StepCounts | None:
         )
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
         return None
-
-
-async def handoff_counts(url: str) -> dict[str, dict[str, float]] | None:
-    """What the server's counters say of its handoffs so far, by kind and figure; None when it does not tell."""
-    try:
-        timeout = aiohttp.ClientTimeout(total=CARD_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/metrics") as response:
-            text = (await response.read()).decode()
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-        return None
-    families = read_exposition(text, 0.0).families
-    if not any(name.startswith("netgain_") for name in families):
-        return None
-    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for name, figure in HANDOFFS.items():
-        family = families.get(f"netgain_{name}_total")
-        for sample in () if family is None else family.samples:
-            found[dict(sample.labels).get("kind", "unknown")][figure] += sample.value
-    return {kind: dict(figures) for kind, figures in found.items()}
 
 
 async def measure_step_cost(url: str, batch: int) -> tuple[StepCost | None, str | None]:

@@ -25,6 +25,7 @@ from netgain.deciding.experiment.observation import Observation
 from netgain.errors import UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import Run, run
+from netgain.measuring.observe.handoffs import Handoffs
 from netgain.measuring.observe.names import Figure
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item, Message
@@ -65,14 +66,16 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     because the run had ended; within a start, blocks before and after it are of different processes. `stopped`: it was
     interrupted, and what it holds are the groups that were finished by then.
 
-    `figures`: what the counters of each arm that was counted gained over its blocks, warm-up left out; `counted`: the same
-    beside what the client counted, of a run that was not stopped. Both are of the `fresh` blocks."""
+    `figures`: what the counters of each arm that was counted gained over its blocks, warm-up left out; `handoffs`: the same of
+    what its handoffs cost; `counted`: `figures` beside what the client counted, of a run that was not stopped. All are of the
+    `fresh` blocks."""
 
     observations: tuple[Observation, ...]
     blocks: tuple[Block, ...]
     resumed_at: tuple[int, ...] = ()
     stopped: bool = False
     figures: dict[str, dict[str, Figure]] = {}
+    handoffs: dict[str, Handoffs] = {}
     counted: tuple[Counted, ...] = ()
 
     @property
@@ -193,6 +196,7 @@ async def conduct(
         resumed_at=() if journal is None else journal.resumed_at,
         stopped=stopped,
         figures={name: log.figures(name) for name in told},
+        handoffs={name: log.handoffs(name) for name in told},
     )
     return msgspec.structs.replace(
         trial,

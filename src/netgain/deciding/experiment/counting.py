@@ -8,6 +8,7 @@ import msgspec
 
 from netgain.deciding.experiment.arm import Arm
 from netgain.measuring.observe.exposition import Snapshot
+from netgain.measuring.observe.handoffs import Handoffs, handoffs, together
 from netgain.measuring.observe.names import Engine, Figure, engine_of, figures
 from netgain.measuring.observe.scrape import snapshot
 from netgain.measuring.observe.window import observed
@@ -22,6 +23,7 @@ class FigureLog:
     def __init__(self) -> None:
         self._before: dict[str, Snapshot | None] = {}
         self._windows: dict[str, list[dict[str, Figure]]] = {}
+        self._handoffs: dict[str, list[Handoffs]] = {}
         self._engines: dict[str, Engine | None] = {}
 
     async def begin(self, arms: Mapping[str, Arm]) -> None:
@@ -34,10 +36,15 @@ class FigureLog:
             engine = self._engines[name] = None if after is None else engine_of(set(after.families))
             found = {} if window is None or engine is None else figures(window, engine)
             self._windows.setdefault(name, []).append(found)
+            self._handoffs.setdefault(name, []).append(handoffs(window, engine))
 
     def engine(self, name: str) -> Engine | None:
         """Whose metrics the arm has; None where it was never known."""
         return self._engines.get(name)
+
+    def handoffs(self, name: str) -> Handoffs:
+        """What handoffs cost one arm over all its starts."""
+        return together(self._handoffs.get(name, ()))
 
     def figures(self, name: str) -> dict[str, Figure]:
         """Counters of one arm that every start told."""

@@ -56,6 +56,7 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
         machine=outcome.context,
         quality=outcome.quality,
         handoffs=outcome.handoffs,
+        handoffs_unknown=outcome.handoffs_unknown,
         cost=outcome.cost,
         counted=outcome.counted,
         caveats=outcome.caveats,

@@ -10,6 +10,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.verdict import change
 from netgain.deciding.report import figures, svg
 from netgain.deciding.report.cost import cost_notes, cost_rows
+from netgain.deciding.report.handoffs import COLUMNS, handoff_notes, handoff_rows
 from netgain.deciding.report.must_report import reported
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.report.slo_svg import attained_svg, slo_curve_svg
@@ -60,10 +61,13 @@ def templates() -> jinja2.Environment:
         rate=figures.rate,
         cost_rows=cost_rows,
         cost_notes=cost_notes,
+        handoff_rows=handoff_rows,
+        handoff_notes=handoff_notes,
         change=change,
         capitalize_first=_capitalised,
         command=shlex.join,
     )
+    environment.globals.update(HANDOFF_COLUMNS=COLUMNS)
     return environment
 
 

@@ -9,6 +9,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.statistics import Effect
 from netgain.deciding.report.cost import cost_notes, cost_rows
 from netgain.deciding.report.figures import number, seconds, share, signed_share, times
+from netgain.deciding.report.handoffs import COLUMNS, handoff_notes, handoff_rows
 from netgain.deciding.report.markdown_text import fence, items, plain, sentence, table
 from netgain.deciding.report.outcome import Outcome, Score
 from netgain.deciding.verdict.document import ArmFacts, VerdictDocument
@@ -40,6 +41,7 @@ def verdict_markdown(document: VerdictDocument, scores: Sequence[Score] = (), wo
         *_sides(document),
         *_guards(document),
         *_costs(document),
+        *_handoffs(document),
         *_quality(document.quality),
         *_section("Budget", () if document.design.budget is None else document.design.budget.says),
         *_section("Caveats", [caveat.says for caveat in document.caveats]),
@@ -227,6 +229,15 @@ def _costs(document: VerdictDocument) -> list[str]:
         return []
     rows = table(("Cost", "Baseline", "Candidate", "Candidate / baseline"), cost_rows(document.cost))
     return ["### What it costs", "", *rows, *items(f"{note}." for note in cost_notes(document.cost))]
+
+
+def _handoffs(document: VerdictDocument) -> list[str]:
+    """Nothing of a verdict from before reasons were kept."""
+    costs, unknown = document.handoffs, document.handoffs_unknown
+    if costs is None and not unknown:
+        return []
+    rows = table(COLUMNS, handoff_rows(costs, unknown), words=2)
+    return ["### What handoffs cost", "", *rows, *items(f"{note}." for note in handoff_notes(costs, unknown))]
 
 
 def _quality(quality: Quality) -> list[str]:

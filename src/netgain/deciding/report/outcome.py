@@ -105,7 +105,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     machine's, as it was kept before the run. With a sweep over loads, `analysis` and `arms` are of one of them, that of
     `asked.concurrency`. `engine` is what both arms run, `engine_version` as it says itself (None: it does not tell).
     `grown`: why the design was made larger than its form. `cost`: at the price that was given (None: none was). `budget`:
-    what became of it (None: there was none)."""
+    what became of it (None: there was none). `handoffs_unknown`: why it is not known what they cost an arm, by its name."""
 
     schema: Literal["netgain.decision"] = SCHEMA
     version: int = VERSION
@@ -138,6 +138,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     cannot_show: tuple[str, ...]
     sweep: Sweep | None = None
     handoffs: tuple[HandoffCost, ...] | None = None
+    handoffs_unknown: dict[str, str] = {}
     quality: Quality | None = None
     caveats: tuple[Caveat, ...] = ()
     deployable: tuple[Deployable, ...] = ()

@@ -11,6 +11,7 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.deciding.report.cost import print_costs
 from netgain.deciding.report.figures import ms, number, rate, share, signed_share, times
+from netgain.deciding.report.handoffs import print_handoffs
 from netgain.deciding.report.outcome import Outcome
 
 COLOURS = {"adopt": "green", "reject": "red", "inconclusive": "yellow"}
@@ -41,6 +42,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     _sweep(outcome, console)
     _figures(outcome, console)
     print_costs(outcome.cost, console)
+    print_handoffs(outcome.handoffs, outcome.handoffs_unknown, console)
     _quality(outcome, console)
     _gain(outcome, console)
     _limits(outcome, console)

@@ -111,7 +111,8 @@ class GuardLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandoffCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one kind of handoff cost one arm over the whole experiment, by the engine's own counters. Null: not told."""
+    """What one kind of handoff cost one arm over all its blocks, by the engine's own counters. Null: not told. `hidden_s` is the
+    known part of `busy_s` that ran behind something else."""
 
     arm: str
     kind: str
@@ -166,7 +167,8 @@ class VerdictDocument(msgspec.Struct, frozen=True, kw_only=True):
     `primary` is the effect that decided, named by `metric`, its interval of `confidence`. `others` are further effects of the
     same run, which decided nothing. `detectable` is the least true gain that four repeats in five would adopt, `needed` what
     would decide an inconclusive run. With several loads `sweep` holds one effect per load. `counted`: the servers' own counters
-    beside the client's counts. `cost`: at the price that was given (None: none was).
+    beside the client's counts. `cost`: at the price that was given (None: none was). `handoffs`: of the arms that tell them
+    (None: none does); one that is not there had none, unless `handoffs_unknown` says by its name why that is not known.
     """
 
     schema: Literal["netgain.verdict"] = SCHEMA
@@ -198,6 +200,7 @@ class VerdictDocument(msgspec.Struct, frozen=True, kw_only=True):
     slo: SloOutcome | None = None
     quality: Quality
     handoffs: tuple[HandoffCost, ...] | None = None
+    handoffs_unknown: dict[str, str] = {}
     gain: GainAccount | None = None
     cost: Costs | None = None
     counted: tuple[Counted, ...] = ()

@@ -45,6 +45,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str | int | float | None] = {}
     quality: Quality | None = None
     handoffs: tuple[HandoffCost, ...] | None = None
+    handoffs_unknown: dict[str, str] = {}
     counted: tuple[Counted, ...] = ()
     cost: Costs | None = None
     caveats: tuple[Caveat, ...] = ()
@@ -93,6 +94,7 @@ def publish(analysis: Analysis, about: About, sweep: Sweep | None = None) -> Ver
         slo=analysis.slo,
         quality=about.quality or quality_of(verdict, about.technique),
         handoffs=about.handoffs,
+        handoffs_unknown=about.handoffs_unknown,
         gain=None if analysis.waterfall is None else _account(analysis.waterfall),
         cost=about.cost,
         counted=about.counted,

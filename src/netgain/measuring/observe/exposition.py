@@ -94,6 +94,11 @@ def of_model(snapshot: Snapshot, model: str) -> Snapshot:
     return Snapshot(snapshot.at_s, families, snapshot.problems)
 
 
+def could_not_read(snapshot: Snapshot, name: str) -> bool:
+    """Whether the family that a counter's or a histogram's name belongs to was there and malformed."""
+    return any(problem.startswith(f"{_base(name)}:") for problem in snapshot.problems)
+
+
 def start_time_s(snapshot: Snapshot) -> float | None:
     """When the server's process says that it started (Unix seconds); None where it does not say."""
     family = snapshot.families.get(START_TIME)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from netgain.measuring.observe.exposition import Family, Labels, Snapshot, start_time_s
+from netgain.measuring.observe.exposition import Family, Labels, Snapshot, could_not_read, start_time_s
 from netgain.measuring.observe.histogram import HistogramDelta, histogram_delta
 
 _SAME_START_S = 1.5  # clocks that are set while a server runs move its start by less
@@ -66,7 +66,8 @@ class ServerWindow(msgspec.Struct, frozen=True, kw_only=True):
 def observed(snapshots: Sequence[Snapshot], missed: int = 0) -> ServerWindow | None:
     """The window between the first and the last of `snapshots`, in order of time. None with fewer than two.
 
-    A label set that appears within the window began at 0; one that is gone at the end is as unknown as a restart.
+    A label set that appears within the window began at 0, and so did a family, unless the first scrape had it malformed. A label
+    set that is gone at the end is as unknown as a restart.
     """
     if len(snapshots) < 2:
         return None
@@ -124,7 +125,10 @@ def _gains(name: str, snapshots: Sequence[Snapshot], restarted: bool) -> tuple[C
 
 def _gained(name: str, snapshots: Sequence[Snapshot], restarted: bool) -> dict[tuple[str, Labels], float | None]:
     """By sample: how much it rose over all snapshots, None when it fell between any two, or vanished."""
-    seen = [_values(name, snapshot) for snapshot in snapshots if name in snapshot.families or snapshot is snapshots[-1]]
+    ends = [snapshots[-1]]
+    if not could_not_read(snapshots[0], name):
+        ends.append(snapshots[0])  # a family that is told once it has happened began at 0, as a label set does
+    seen = [_values(name, each) for each in snapshots if name in each.families or any(each is end for end in ends)]
     gained: dict[tuple[str, Labels], float | None] = {}
     for key in {key for values in seen for key in values}:
         series = [values.get(key) for values in seen]
