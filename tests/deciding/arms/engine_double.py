@@ -29,7 +29,8 @@ class EngineDouble:
     "absent" (404); "breaks" (works, and no request is answered any more).
     `key`: without which every request is refused. `port`: 0 for a free one. `keeps` False: no prefix cache. `salted` False: salts
     are ignored. `counts` False: its counter stays 0, and usage says nothing. `prefill_s`: seconds for a prompt not found.
-    `warms_up_s`: more for the first request of all. `tells_usage` False: answers do not count tokens."""
+    `warms_up_s`: more for the first request of all. `tells_usage` False: answers do not count tokens.
+    `remembers`: prompts that a new one puts out of the slots go to a second cache, which no reset reaches."""
 
     engine: str = "vllm"
     resets: str = "works"
@@ -39,10 +40,12 @@ class EngineDouble:
     prefill_s: float = 0.0
     warms_up_s: float = 0.0
     tells_usage: bool = True
+    remembers: bool = False
     key: str | None = None
     port: int = 0
     broken: bool = False
     kept: set[tuple[str, str]] = field(default_factory=set)
+    second: set[tuple[str, str]] = field(default_factory=set)
     totals: list[int] = field(default_factory=lambda: [0, 0, 0])
     url: str = ""
     runner: web.AppRunner | None = None
@@ -104,7 +107,9 @@ class EngineDouble:
         body = await request.json()
         key = (str(body.get("cache_salt")) if self.salted else "", body["prompt"])
         tokens = len(body["prompt"].split())
-        cached = tokens // BLOCK * BLOCK if self.keeps and key in self.kept else 0
+        cached = tokens // BLOCK * BLOCK if self.keeps and key in self.kept | self.second else 0
+        if self.remembers and key not in self.kept:
+            self.second |= self.kept
         self.kept.add(key)
         warms_up_s, self.warms_up_s = self.warms_up_s, 0.0
         await asyncio.sleep(warms_up_s + (0.0 if cached else self.prefill_s))

@@ -36,6 +36,16 @@ async def test_a_reset_that_works_is_verified_by_the_counters(engine):
         assert (found.again, found.after_reset) == (192, 0)
 
 
+async def test_a_second_cache_that_no_flag_tells_of_is_found_behind_other_prompts():
+    """llama-server with --cache-ram (on by default) at a URL: a probe that is repeated at once looks cold after its reset."""
+    async with probed(engine="llama.cpp", salted=False, salts=False, remembers=True) as found:
+        assert (found.verified, found.again, found.after_reset, found.after_others) == (False, 192, 0, 192)
+        assert "contradicted" in found.caveat
+        assert "start it with --cache-ram 0" in found.caveat
+    async with probed(engine="llama.cpp", salted=False, salts=False) as found:
+        assert (found.verified, found.after_others) == (True, 0)
+
+
 @pytest.mark.parametrize("resets", ["pretends", "refuses", "absent"])
 async def test_a_reset_that_does_nothing_is_found_out_and_salts_are_verified_instead(resets):
     async with probed(resets=resets) as found:

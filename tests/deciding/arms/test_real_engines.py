@@ -8,6 +8,7 @@ from benchmarks.peers import install
 from netgain.deciding.decide.kv_outside import kv_told
 from netgain.deciding.decide.outside import step_cost_outside, with_ids
 from netgain.deciding.decide.settings import Settings
+from netgain.deciding.experiment.arms.attached import AttachedServer
 from netgain.deciding.experiment.arms.cold import verify_cold
 from netgain.deciding.experiment.arms.effective import effective_configuration
 from netgain.deciding.experiment.conduct import Asking
@@ -22,6 +23,23 @@ from netgain.measuring.workload.item import Item
 from tests.deciding.arms.real_engines import ITEM, is_checked, llama_cpp, switch_of, vllm
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(1200)]
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-cache-idle-slots",), ("--cache-ram", "0")])
+async def test_a_running_llama_server_whose_second_cache_is_on_is_not_called_cold(tmp_path, flags):
+    """As at a URL: nothing is known of its flags, and it tells of that cache nowhere."""
+    off = "--cache-ram" in flags
+    arm = llama_cpp(tmp_path, flags if off else ("--cache-ram", "8192", *flags))
+    try:
+        await arm.start()
+        await arm.ready(120.0)
+        running = AttachedServer("baseline", arm.url, "llama.cpp", may_reset=True)
+        found = await verify_cold(running, Asking(model="m", options=Options(server_record=False), salted=False))
+    finally:
+        await arm.stop()
+    assert found.after_reset == 0
+    assert found.verified is off, found.says
+    assert (found.after_others == 0) is off
 
 
 async def check(arm, switch, salted):

@@ -9,6 +9,7 @@ import msgspec
 
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.launched import LaunchedServer
+from netgain.deciding.experiment.arms.reset import slots_told
 from netgain.deciding.experiment.conduct import Asking
 from netgain.measuring.client.run import run
 from netgain.measuring.observe.exposition import Snapshot
@@ -23,13 +24,19 @@ COLD_SHARE = 0.05  # of the probe's tokens: what a chat template or a first bloc
 WARM_SHARE = 0.25
 FASTER = 0.5  # a first token that comes in less than this share of the time of new prompts was not computed anew
 SETTLE_S = 2.0
+OTHER_WORDS = 60
+MOST_OTHERS = 64  # prompts that are sent to put the probe out of every slot
+OUTLIVED = (
+    "after other prompts and a further reset {cached} of {tokens} were found again, so a second cache keeps prompts that a reset "
+    "does not reach (llama-server's --cache-ram, which is on unless it is told not to: start it with --cache-ram 0)"
+)
 
 
 class ColdCache(msgspec.Struct, frozen=True, kw_only=True):
     """What a probe found. `verified`: whether blocks begin cold; None: it cannot be told.
 
     The other figures are prompt tokens found again: by the same prompt at once (`again`), after the reset (`after_reset`),
-    and under another salt (`after_salt`). None: not asked or not told.
+    after other prompts and a further reset (`after_others`), and under another salt (`after_salt`). None: not asked or not told.
     """
 
     verified: bool | None
@@ -37,6 +44,7 @@ class ColdCache(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None = None
     again: int | None = None
     after_reset: int | None = None
+    after_others: int | None = None
     after_salt: int | None = None
 
     @property
@@ -67,7 +75,8 @@ class _Answered(msgspec.Struct, frozen=True):
 
 
 async def verify_cold(arm: Arm, asking: Asking) -> ColdCache:
-    """Ask one new prompt twice, reset, ask again, and where the reset did not take, under another salt. What `reuses` is not
+    """Ask one new prompt twice, reset, ask again, and where the reset did not take, under another salt. Where no salts keep
+    blocks apart, once more behind other prompts: what these push out of a slot, a second cache may keep. What `reuses` is not
     reset, so there only the salt counts, or the mark in the prompt that stands for it. Call it while the arm is idle and before
     anything is measured. Never raises for what the server does."""
     nonce = uuid.uuid4().hex
@@ -104,7 +113,9 @@ async def verify_cold(arm: Arm, asking: Asking) -> ColdCache:
     if after.cached is not None and after.cached <= COLD_SHARE * tokens:
         kept = arm.outlives_reset if isinstance(arm, LaunchedServer) else None  # prompts of other blocks, not this one
         says = f"{found}, {after.cached} of them after the reset ({answer})"
-        return ColdCache(verified=True if kept is None else None, says=says, **told)
+        if asking.salted or kept is not None:
+            return ColdCache(verified=True if kept is None else None, says=says, **told)
+        return await _behind_others(arm, asking, item, tokens, told, says)
     failed = f"{found}, and {_number(after.cached)} of them after the reset ({answer})"
     if not asking.salted:
         return ColdCache(verified=None if after.cached is None else False, says=failed, **told)
@@ -142,6 +153,27 @@ async def _apart(
     if salted.cached is None:
         return ColdCache(verified=None, says=says, **told)
     return ColdCache(verified=salted.cached <= COLD_SHARE * tokens, says=says, **told)
+
+
+async def _behind_others(
+    arm: Arm, asking: Asking, item: Item, tokens: int, told: dict[str, int | None], says: str
+) -> ColdCache:
+    """llama.cpp saves a prompt to its second cache when another one takes its slot, which erasing slots does not undo. It tells
+    nowhere whether that cache is on (/props, /slots and /metrics at b1-0c1e570), so the probe looks."""
+    words = " ".join((item.prompt or "").split()[1:OTHER_WORDS])
+    slots = await slots_told(arm.url, asking.options.headers)
+    for _ in range(min(MOST_OTHERS, slots or 1)):
+        other = await _ask(arm.url, asking, _probe(words), "")
+        if not other.ok:
+            return ColdCache(verified=None, says=f"{says}; other prompts were not answered ({other.error})", **told)
+    await arm.reset()
+    after = await _ask(arm.url, asking, item, "")
+    told = {**told, "after_others": after.cached}
+    if after.cached is None:
+        return ColdCache(verified=None, says=f"{says}; what other prompts left behind is not known", **told)
+    if after.cached > COLD_SHARE * tokens:
+        return ColdCache(verified=False, says=f"{says}; {OUTLIVED.format(cached=after.cached, tokens=tokens)}", **told)
+    return ColdCache(verified=True, says=f"{says}, and {after.cached} behind other prompts and a further reset", **told)
 
 
 def _number(cached: int | None) -> str:

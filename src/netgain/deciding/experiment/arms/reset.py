@@ -68,15 +68,33 @@ async def _sglang(session: aiohttp.ClientSession, url: str) -> Reset:
     return Reset(False, f"SGLang's /flush_cache answered {response.status}: {body}")
 
 
-async def _llama_cpp(session: aiohttp.ClientSession, url: str) -> Reset:
+async def slots_told(url: str, headers: Mapping[str, str] | None = None) -> int | None:
+    """How many prompts llama.cpp keeps side by side; None where no such thing is told."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+            slots = await _slots(session, url)
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return None
+    return None if isinstance(slots, Reset) else len(slots)
+
+
+async def _slots(session: aiohttp.ClientSession, url: str) -> list[object] | Reset:
+    """Their ids, or why they are not known."""
     async with session.get(f"{url}/slots") as response:
         body = await response.read()
     if response.status != HTTPStatus.OK:
         return Reset(False, f"llama.cpp's /slots answered {response.status} (it must not be started with --no-slots)")
     try:
-        slots = [slot["id"] for slot in msgspec.json.decode(body, type=list[dict[str, object]])]
+        return [slot["id"] for slot in msgspec.json.decode(body, type=list[dict[str, object]])]
     except (msgspec.MsgspecError, KeyError, RecursionError):
         return Reset(False, "llama.cpp's /slots did not answer with a list of slots")
+
+
+async def _llama_cpp(session: aiohttp.ClientSession, url: str) -> Reset:
+    slots = await _slots(session, url)
+    if isinstance(slots, Reset):
+        return slots
     for slot in slots:
         async with session.post(f"{url}/slots/{slot}?action=erase") as response:
             body = (await response.read())[:200]
