@@ -122,6 +122,8 @@ def test_health_is_open_and_operators_alone_read_protected_metrics(server, key, 
     wait_for(lambda: server.send("/metrics", headers=bearer).status == 200)  # the new key is seen without a signal
     assert server.send("/metrics", headers={"Authorization": f"Bearer {key}"}).status == 403
     assert server.send("/netgain/step-cost", headers={"Authorization": f"Bearer {key}"}).status == 403
+    assert server.send("/netgain/settings", headers={"Authorization": f"Bearer {key}"}).status == 403
+    assert server.send("/netgain/settings", headers=bearer).json["auth"]["keys_file"] == str(key_file)
 
 
 def test_two_keys_of_a_tenant_share_a_prefix_and_two_tenants_never(server, key, key_file):

@@ -50,6 +50,7 @@ async def status_of(path: str, headers: dict[str, str], keys: Authenticator | No
 async def test_a_page_is_refused(headers: dict[str, str]) -> None:
     assert await status_of(PURGE, headers) == 403
     assert await status_of("/netgain/step-cost", headers, method="GET") == 403
+    assert await status_of("/netgain/settings", headers, method="GET") == 403
     assert await status_of("/v1/completions", headers) == 200
 
 

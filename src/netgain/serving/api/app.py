@@ -34,6 +34,7 @@ from netgain.serving.api.prepare import Prepared, prepare
 from netgain.serving.api.protocol import CompletionRequest, GenerationRequest
 from netgain.serving.api.quota import Quotas
 from netgain.serving.api.served import ServedModel
+from netgain.serving.api.settings_told import settings_told
 from netgain.serving.api.tokenize import detokenize, tokenize
 from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.runtime.config import ServerConfig
@@ -168,6 +169,11 @@ def build_app(
         """What a step costs on this engine, for batches of up to `batch` requests: the curve in use, or (where there is none,
         or with fresh=true) one measured now, while no request runs."""
         return Response(await fleet.step_cost(budget_s, batch, fresh), media_type="application/json")
+
+    @app.get("/netgain/settings")
+    async def settings() -> Response:
+        """Every setting as it is in effect, passwords hidden."""
+        return _json(settings_told(config))
 
     @app.post("/netgain/cache/purge")
     async def purge_cache(

@@ -21,7 +21,8 @@ _SEND = "netgain.send"
 _OPEN = frozenset({"/health", "/health/live", "/health/ready"})
 _PATH_SHOWN = 200
 _METRICS = "/metrics"
-_OPERATORS = frozenset({"/netgain/step-cost", "/netgain/cache/purge"})  # they touch everybody's requests
+# they touch everybody's requests, or tell how the server is operated
+_OPERATORS = frozenset({"/netgain/step-cost", "/netgain/cache/purge", "/netgain/settings"})
 
 
 def received_s(scope: Scope) -> float:
