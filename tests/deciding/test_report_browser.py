@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
+from netgain.deciding.experiment.arms.settings_told import ArmSettings
 from netgain.deciding.report.write import write_report
 from tests.deciding.test_report import adopted
 from tests.deciding.test_report_access import luminance
@@ -144,3 +146,25 @@ async def test_all_that_scrolls_or_folds_is_reached_by_tab_shows_its_focus_and_o
     assert await page.value("document.querySelector('details').open") is True
     await page.press("Tab", 9)
     assert await page.value("document.querySelector('details').contains(document.activeElement)") is True
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_setting_is_closed_until_it_is_asked_for_and_what_differs_can_be_read(
+    adopted, tmp_path, page, scheme
+):
+    told = [
+        ArmSettings(name=name, engine="netgain", settings={"a": name, "b": "1"}) for name in ("baseline", "candidate")
+    ]
+    await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    await page.show(write_report(msgspec.structs.replace(adopted, settings=tuple(told)), tmp_path / "report"))
+    row = "document.querySelector('details.long tr.differs')"
+    assert not await page.value(f"{row}.checkVisibility()")
+    await page.value("document.querySelector('details.long summary').focus()")
+    await page.press("Enter", 13, "\r")
+    assert await page.value(f"{row}.checkVisibility()")
+    assert await page.value(f"{row}.textContent.includes('differs')")
+    paper = luminance(as_hex(await page.value(f"getComputedStyle({row}).backgroundColor")))
+    for cell in ("firstElementChild", "lastElementChild"):
+        ink = luminance(as_hex(await page.value(f"getComputedStyle({row}.{cell}).color")))
+        dark, light = sorted((paper, ink))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5

@@ -61,7 +61,11 @@ def measure(
     ] = None,
     saturate: Annotated[
         bool,
-        typer.Option("--saturate", help="Search the highest rate at which the SLO holds. --rate is where it begins."),
+        typer.Option(
+            "--saturate",
+            help="Search the highest rate at which all targets of the SLO hold together: ttft and itl for goodput; one alone "
+            "leaves the pace or the wait free, and the result says so. --rate is where it begins.",
+        ),
     ] = False,
     precision: Annotated[float, typer.Option(help="Of the search: 0.1 ends it at a bracket 10 % wide.")] = 0.1,
     repeats: Annotated[

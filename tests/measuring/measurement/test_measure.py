@@ -151,6 +151,7 @@ async def test_the_search_finds_what_the_server_sustains(tmp_path: Path) -> None
     assert 60.0 <= saturation.low_per_s < saturation.high_per_s <= 125.0
     assert f"{saturation.low_per_s:.3g} and {saturation.high_per_s:.3g} requests/s" in saturation.text
     assert any(window.early for window in saturation.windows), "hopeless windows are ended early"
+    assert not any("The SLO" in caveat for caveat in found.caveats), "it bounds both the wait and the pace"
     assert found.load.rate_per_s == saturation.low_per_s
     rows = read_records(tmp_path / "out" / "records.parquet")
     assert {row.window for row in rows} == set(range(len(saturation.windows)))
@@ -159,7 +160,7 @@ async def test_the_search_finds_what_the_server_sustains(tmp_path: Path) -> None
 async def test_an_slo_that_no_rate_meets_ends_the_search(tmp_path: Path) -> None:
     """Where requests hardly meet each other, still lower rates would show nothing new."""
     async with ScriptedServer(OneByOne(0.02)) as server:
-        found = await searched(server.url, tmp_path, "ttft=1ms,itl=1s", start=40.0, budget_s=60.0)
+        found = await searched(server.url, tmp_path, "ttft=1ms", start=40.0, budget_s=60.0)
     assert found.saturation is not None
     assert found.saturation.low_per_s is None
     assert "not bracketed" in found.saturation.text
@@ -167,6 +168,7 @@ async def test_an_slo_that_no_rate_meets_ends_the_search(tmp_path: Path) -> None
     assert found.saturation.limit == "range"
     assert found.stopped == "ttft.p95=1ms was out of reach"
     assert "left out: the slow ones are missing" in " ".join(found.caveats)
+    assert "bounds no pace of the tokens after the first" in " ".join(found.caveats)
 
 
 async def test_a_server_that_hangs_under_load_does_not_hold_up_the_search(tmp_path: Path) -> None:

@@ -63,3 +63,17 @@ def test_itl_is_judged_over_the_tokens_of_the_request() -> None:
     assert slo.met_by(Request(gaps=[(0.01, 9), (0.2, 1)])) is True
     assert slo.met_by(Request(gaps=[(0.01, 8), (0.2, 2)])) is False
     assert slo.met_by(Request(gaps=[])) is True
+
+
+@pytest.mark.parametrize(
+    ("text", "free"),
+    [
+        ("ttft=1s,itl=50ms", None),
+        ("ttft=1s,tpot=50ms", None),
+        ("itl=50ms,e2e=9s", None),
+        ("ttft=1s", "pace of the tokens after the first"),
+        ("itl=50ms,tpot=40ms", "wait for the first token"),
+    ],
+)
+def test_what_an_slo_leaves_free_is_said(text: str, free: str | None) -> None:
+    assert parse_slo(text).leaves_free == free

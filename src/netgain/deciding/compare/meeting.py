@@ -6,13 +6,16 @@ import msgspec
 
 from netgain.deciding.compare.outcome import Side
 from netgain.deciding.compare.settings import Settings, SideAsked
-from netgain.deciding.compare.told import all_told, configured_traits, told_traits
+from netgain.deciding.compare.told import configured_traits, told_traits
 from netgain.deciding.compare.traits import Trait, declared, joined
 from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.confounders import ArmSetup
 from netgain.deciding.experiment.arms.described import setup_of
+from netgain.deciding.experiment.arms.effective import effective_configuration
+from netgain.deciding.experiment.arms.settings_told import all_settings
 from netgain.measuring.measurement.ask import Ask
 from netgain.measuring.measurement.server import Greeted, greet
+from netgain.measuring.observe.names import known_engine
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +46,16 @@ async def know(settings: Settings, name: str, side: SideAsked, arm: Arm | None =
     greeted = await greet(ask)
     server = greeted.server
     told = told_traits(server)
-    setup = None
+    setup, engine = None, known_engine(server.engine)
+    configuration = None
     if arm is not None and side.arm is not None:
         setup = await setup_of(arm, side.arm)
-        told = {**configured_traits(server.engine, setup.configuration or {}), **told}
+        configuration = setup.configuration
+        told = {**configured_traits(server.engine, configuration or {}), **told}
         if "devices" not in told and side.arm.devices is not None:
             declarations = {"devices": Trait(side.arm.devices, "declared"), **declarations}
+    if configuration is None and engine is not None:
+        configuration = await effective_configuration(greeted.base, engine, headers=side.headers)
     return Known(
         ask=ask,
         greeted=greeted,
@@ -58,7 +65,7 @@ async def know(settings: Settings, name: str, side: SideAsked, arm: Arm | None =
             model=server.model,
             engine=server.engine or (None if side.arm is None else side.arm.engine),
             version=server.version,
-            told=all_told(server),
+            told=all_settings(server, configuration),
             command=None if arm is None else arm.command,
         ),
         setup=setup,

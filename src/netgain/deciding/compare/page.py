@@ -6,6 +6,7 @@ from markupsafe import Markup
 
 from netgain.deciding.compare.outcome import Comparison
 from netgain.deciding.compare.traits import written
+from netgain.deciding.experiment.arms.settings_told import ArmSettings
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.report import svg
 from netgain.deciding.report.html import templates
@@ -29,7 +30,7 @@ def render_comparison(outcome: Comparison) -> str:
             arms={arm.name: arm for arm in outcome.arms},
             pictures=_pictures(outcome),
             counted=list(_counted(outcome)),
-            told=list(_told(outcome)),
+            told=settings_of(outcome),
             written=written,
             BASELINE=BASELINE,
             CANDIDATE=CANDIDATE,
@@ -67,7 +68,9 @@ def _value(figure: Figure | None) -> str:
     return "unknown" if value is None or figure is None else f"{value:,.4g} {figure.unit}"
 
 
-def _told(outcome: Comparison) -> Iterator[tuple[str, str, str]]:
-    before, after = (outcome.sides[name].told for name in (BASELINE, CANDIDATE))
-    for name in sorted({*before, *after}):
-        yield name, before.get(name, "not told"), after.get(name, "not told")
+def settings_of(outcome: Comparison) -> list[ArmSettings]:
+    """What each side tells of its settings."""
+    return [
+        ArmSettings(name=name, engine=side.engine, version=side.version, settings=side.told or None)
+        for name, side in outcome.sides.items()
+    ]

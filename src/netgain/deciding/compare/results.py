@@ -16,9 +16,10 @@ from netgain.deciding.compare.outcome import Asked, Comparison, Side
 from netgain.deciding.compare.pairing import Paired, observe
 from netgain.deciding.compare.rule import Row, State, overrides_of, rule
 from netgain.deciding.compare.settings import Settings
-from netgain.deciding.compare.told import all_told, from_result, told_traits
+from netgain.deciding.compare.told import from_result, told_traits
 from netgain.deciding.compare.traits import FIELDS, Trait, declared, joined
 from netgain.deciding.decide.context import context
+from netgain.deciding.experiment.arms.settings_told import all_settings
 from netgain.deciding.experiment.checks import check_baseline
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
@@ -232,7 +233,7 @@ def _side(own: Sequence[Loaded]) -> Side:
         version=server.version,
         told={
             "measured by": f"{measurement.source.tool} {measurement.source.version or ''}".strip(),
-            **all_told(server),
+            **all_settings(server, None),
         },
         notes=tuple(dict.fromkeys(caveat for one in own for caveat in one.measurement.caveats)),
     )

@@ -74,8 +74,3 @@ def _whole(size: str | None) -> bool:
 def from_result(traits: Traits) -> dict[str, Trait]:
     """The same traits, known from a file."""
     return {name: Trait(trait.value, "result") for name, trait in traits.items()}
-
-
-def all_told(server: Server) -> dict[str, str]:
-    """Everything that was said, for the report."""
-    return {name: str(value) for name, value in server.said.items() if value is not None}

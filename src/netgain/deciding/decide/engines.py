@@ -21,6 +21,7 @@ from netgain.deciding.experiment.arms.confounders import confounders
 from netgain.deciding.experiment.arms.described import Described, launched, setup_of
 from netgain.deciding.experiment.arms.idle import SPINNING, find_spinners
 from netgain.deciding.experiment.arms.launched import LaunchedServer
+from netgain.deciding.experiment.arms.settings_told import ArmSettings, told_by
 from netgain.deciding.experiment.conduct import Asking
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.technique.decomposition import Decomposition
@@ -137,6 +138,12 @@ async def engine_version(engine: Engine, url: str) -> str | None:
         return None
     version = told.get(field) if isinstance(told, dict) else None
     return version if isinstance(version, str) else None
+
+
+async def settings_of(engine: Engine, arms: Mapping[str, Arm]) -> tuple[ArmSettings, ...]:
+    """Every setting that running arms tell of themselves."""
+    logs = {name: arm.log if isinstance(arm, LaunchedServer) else "" for name, arm in arms.items()}
+    return tuple([await told_by(name, arm.url, engine, logs[name]) for name, arm in arms.items()])
 
 
 async def caveats_before(

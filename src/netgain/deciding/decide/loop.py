@@ -22,6 +22,7 @@ from netgain.deciding.decide.engines import (
     engine_version,
     launch,
     replayable,
+    settings_of,
     step_cost,
 )
 from netgain.deciding.decide.growing import when_enough
@@ -160,6 +161,7 @@ async def decide_async(settings: Settings, narrator: Narrator) -> Outcome:
             asked=asked_for(settings, workload, len(tried.ids)),
             context=context(),
             server=served.told,
+            settings=await settings_of(settings.engine, {BASELINE: baseline}),
             decomposition=facts.decomposition,
             bottleneck=bottleneck,
             hypotheses=hypotheses,
@@ -232,6 +234,7 @@ async def _try(
     starting_s = await bring_up_others(arms, BASELINE, settings.start_timeout_s)
     narrator.phase("looking for what differs between the arms besides the technique")
     caveats = await caveats_before(settings, arms, asked, switch, chosen.name)
+    told = await settings_of(settings.engine, {BASELINE: baseline, CANDIDATE: candidate})
     for caveat in caveats:
         narrator.found(caveat.says)
     quality = None
@@ -322,6 +325,7 @@ async def _try(
         grown=grown[-1].says if grown else None,
         budget=budget,
         cannot_show=(*base.cannot_show, *newly_lost(base.budget, budget)),
+        settings=told,
         handoffs=handoffs,
         handoffs_unknown=handoffs_unknown,
         quality=kept.in_verdict(quality, promise, analysis.verdict.identity, settings.scorer),

@@ -1,7 +1,7 @@
 """The verdict that a run of the loop hands on, from everything that it produced."""
 
 from netgain.deciding.experiment.block import Block
-from netgain.deciding.experiment.observation import CANDIDATE
+from netgain.deciding.experiment.observation import BASELINE
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.promise import promised_on
@@ -18,6 +18,8 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
     asked = outcome.asked
     technique = CATALOGUE.get(outcome.chosen)
     version = outcome.context.get("netgain")
+    told = {arm.name: {} if arm.settings is None else arm.settings for arm in outcome.settings}
+    told = {BASELINE: outcome.server, **told}
     about = About(
         created=outcome.created,
         netgain=None if version is None else str(version),
@@ -49,7 +51,7 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
                 failed=arm.failed,
                 tokens_per_s=arm.tokens_per_s,
                 resident_bytes=arm.resident_bytes,
-                settings={} if arm.name == CANDIDATE else outcome.server,  # only the baseline was asked
+                settings=told.get(arm.name, {}),
             )
             for arm in outcome.arms
         ),

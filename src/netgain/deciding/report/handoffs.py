@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.report.figures import seconds, size
@@ -40,15 +39,12 @@ def handoff_notes(costs: Costs, unknown: Mapping[str, str]) -> Iterator[str]:
 
 
 def print_handoffs(costs: Costs, unknown: Mapping[str, str], console: Console) -> None:
-    """A table where there was a handoff, and what is to be said of the arms without one."""
-    rows = handoff_rows(costs, unknown)
-    if rows:
-        table = Table(box=None, pad_edge=False)
-        for place, name in enumerate(COLUMNS):
-            table.add_column(name.lower(), justify="right" if place > 1 else "left")
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table)
+    """A line for each kind in each arm where it happened, and what is to be said of arms without one."""
+    for one in costs or ():
+        number, *figures = _cells(costs, unknown, one.kind, one.arm)
+        told = ", ".join(f"{name.lower()} {figure}" for name, figure in zip(COLUMNS[3:], figures, strict=True))
+        line = f"{one.arm}: {number} handoffs of {one.kind.replace('_', ' ')} ({told})"
+        console.print(escape(line), highlight=False, soft_wrap=True)
     for note in handoff_notes(costs, unknown):
         if note != BASIS:
             console.print(f"[dim]-[/] {escape(note)}.", highlight=False, soft_wrap=True)
@@ -58,6 +54,7 @@ _ARMS = (BASELINE, CANDIDATE)
 
 
 def _cells(costs: Costs, unknown: Mapping[str, str], kind: str, arm: str) -> tuple[str, ...]:
+    """In the order of COLUMNS, after kind and arm."""
     found = next((one for one in costs or () if (one.kind, one.arm) == (kind, arm)), None)
     if found is None:
         return (_UNKNOWN if arm in unknown else _NONE, *("" for _ in COLUMNS[3:]))

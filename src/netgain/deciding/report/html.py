@@ -13,6 +13,7 @@ from netgain.deciding.report.cost import cost_notes, cost_rows
 from netgain.deciding.report.handoffs import COLUMNS, handoff_notes, handoff_rows
 from netgain.deciding.report.must_report import reported
 from netgain.deciding.report.outcome import Outcome
+from netgain.deciding.report.settings_table import setting_rows, summary, versions
 from netgain.deciding.report.slo_svg import attained_svg, slo_curve_svg
 from netgain.deciding.report.sweep_svg import sweep_svg
 from netgain.deciding.report.timeline_svg import timeline_svg
@@ -32,6 +33,7 @@ def render_html(outcome: Outcome) -> str:
             v=outcome.analysis.verdict if outcome.analysis else None,
             pictures=_pictures(outcome),
             owed=reported(outcome),
+            told=outcome.settings,
             arms={arm.name: arm for arm in outcome.arms},
             BASELINE=BASELINE,
             CANDIDATE=CANDIDATE,
@@ -61,6 +63,9 @@ def templates() -> jinja2.Environment:
         rate=figures.rate,
         cost_rows=cost_rows,
         cost_notes=cost_notes,
+        setting_rows=setting_rows,
+        settings_summary=summary,
+        settings_versions=versions,
         handoff_rows=handoff_rows,
         handoff_notes=handoff_notes,
         change=change,

@@ -13,6 +13,7 @@ from netgain.deciding.diagnose.hypotheses import Hypothesis
 from netgain.deciding.diagnose.workload_classes import WorkloadClass
 from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Analysis
+from netgain.deciding.experiment.arms.settings_told import ArmSettings
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.experiment.spending import BudgetAccount
@@ -105,7 +106,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     machine's, as it was kept before the run. With a sweep over loads, `analysis` and `arms` are of one of them, that of
     `asked.concurrency`. `engine` is what both arms run, `engine_version` as it says itself (None: it does not tell).
     `grown`: why the design was made larger than its form. `cost`: at the price that was given (None: none was). `budget`:
-    what became of it (None: there was none). `handoffs_unknown`: why it is not known what they cost an arm, by its name."""
+    what became of it (None: there was none). `handoffs_unknown`: why it is not known what they cost an arm, by its name.
+    `settings`: every one that the arms told of themselves."""
 
     schema: Literal["netgain.decision"] = SCHEMA
     version: int = VERSION
@@ -139,6 +141,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     sweep: Sweep | None = None
     handoffs: tuple[HandoffCost, ...] | None = None
     handoffs_unknown: dict[str, str] = {}
+    settings: tuple[ArmSettings, ...] = ()
     quality: Quality | None = None
     caveats: tuple[Caveat, ...] = ()
     deployable: tuple[Deployable, ...] = ()

@@ -43,6 +43,11 @@ def caveats_of(measurement: Measurement, met: Met, ask: Ask) -> tuple[str, ...]:
         )
     if not summary.requests:
         said.append("No request was counted: the time was over before the warm-up was.")
+    if measurement.saturation is not None and ask.slo is not None and (free := ask.slo.leaves_free) is not None:
+        said.append(
+            f"The SLO ({ask.slo}) bounds no {free}, so at the rate that was found it may be anything: give ttft and itl together "
+            "for the goodput that bounds both."
+        )
     if load.kind == "closed":
         said.append(
             "A closed loop waits for the server, so overload does not show; use --rate for what users would see."

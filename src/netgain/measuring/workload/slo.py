@@ -91,6 +91,16 @@ class SLO(msgspec.Struct, frozen=True):
             return False
         return None if None in answers else True
 
+    @property
+    def leaves_free(self) -> str | None:
+        """What no target bounds, in words; None: both the wait for the first token and the pace of those after it."""
+        bounded = {target.metric for target in self.targets}
+        if "e2e" in bounded:
+            return None
+        if "ttft" not in bounded:
+            return "wait for the first token"
+        return None if bounded & {"itl", "tpot"} else "pace of the tokens after the first"
+
     def __str__(self) -> str:
         return ",".join(map(str, self.targets))
 

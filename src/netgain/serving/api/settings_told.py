@@ -1,5 +1,5 @@
-"""The whole effective configuration as a running server tells it to its operator: what `netgain serve --print-config` prints, with
-passwords hidden."""
+"""The whole effective configuration as a running server tells it to its operator: what `netgain serve --print-config` prints,
+with passwords hidden."""
 
 from typing import Any
 

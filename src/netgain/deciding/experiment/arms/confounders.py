@@ -25,7 +25,8 @@ _VOLATILE = re.compile(
 )
 _SPECULATION = re.compile(r"spec(ulat|_|\b|-)|draft|ngram|lookup", re.IGNORECASE)
 _BEYOND_THE_DEVICE = re.compile(
-    r"kv_(tiers|codecs|policy|transfer|offload|connector)|hicache|hierarchical_cache|lmcache", re.IGNORECASE
+    r"kv[_.](tiers|codecs?|policy|transfer|offload|connector)|^engine\.kv\.|hicache|hierarchical_cache|lmcache",
+    re.IGNORECASE,
 )
 _OWN = {  # technique -> the fields by which it shows in a configuration
     "kv-tiers": _BEYOND_THE_DEVICE,
@@ -65,6 +66,11 @@ def confounders(
     return tuple(found)
 
 
+def differs_anyway(name: str) -> bool:
+    """Whether a setting of this name differs between any two processes, set up alike."""
+    return _VOLATILE.search(name) is not None
+
+
 def listed(differ: Sequence[tuple[str, str, str]]) -> str:
     """The first differences in words, and how many more there are."""
     shown = [f"{name} ({was} in the baseline, {now} in the candidate)" for name, was, now in differ[:MOST_FIELDS_SAID]]
@@ -79,7 +85,7 @@ def differences(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> li
     return [
         (name, _short(baseline.get(name)), _short(candidate.get(name)))
         for name in names
-        if baseline.get(name) != candidate.get(name) and not _VOLATILE.search(name) and not _SPECULATION.search(name)
+        if baseline.get(name) != candidate.get(name) and not differs_anyway(name) and not _SPECULATION.search(name)
     ]
 
 

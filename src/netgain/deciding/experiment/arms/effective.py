@@ -13,7 +13,7 @@ from netgain.secrecy import is_secret
 TIMEOUT_S = 30.0
 # SGLang: entrypoints/http_server.py; vLLM: entrypoints/serve/dev/server_info (with VLLM_SERVER_DEV_MODE=1)
 ROUTES: Mapping[Engine, tuple[str, ...]] = {
-    "netgain": ("/v1/models",),
+    "netgain": ("/netgain/settings", "/v1/models"),  # the first to operators alone, where there are keys
     "vllm": ("/server_info?config_format=json", "/server_info"),
     "sglang": ("/get_server_info", "/server_info"),
     "llama.cpp": ("/props",),
@@ -23,18 +23,24 @@ _ASSIGNMENT = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[^,()\[\]{}\s]+)")
 _LOGGED = re.compile(r"non-default args: (\{.*\})|Initializing a V1 LLM engine .*? with config: (.*)")
 
 
-async def effective_configuration(url: str, engine: Engine, log: str = "") -> dict[str, str] | None:
+async def effective_configuration(
+    url: str, engine: Engine, log: str = "", headers: Mapping[str, str] | None = None
+) -> dict[str, str] | None:
     """Fields by dotted name, values as text. From the server's own route, else from what `log` says of it (vLLM); None where
-    neither tells."""
+    neither tells. `headers`: such as an API key."""
+    found: dict[str, str] = {}
     try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
             for route in ROUTES[engine]:
                 async with session.get(f"{url}{route}") as response:
                     if response.status == 200 and (tree := _tree(await response.read(), engine)) is not None:
-                        return flatten(tree)
+                        found = {**found, **flatten(tree)}
+                        if engine != "netgain":  # whose routes tell of different things
+                            break
     except (aiohttp.ClientError, OSError, TimeoutError):
         pass
-    return from_log(log) if engine == "vllm" else None
+    return found or (from_log(log) if engine == "vllm" else None)
 
 
 def from_log(log: str) -> dict[str, str] | None:
@@ -69,7 +75,9 @@ def _tree(body: bytes, engine: Engine) -> dict[str, Any] | None:
     if not isinstance(told, dict):
         return None
     if engine == "netgain":
-        cards = told.get("data") or [{}]
+        if "data" not in told:
+            return told
+        cards = told["data"] or [{}]
         own = cards[0].get("netgain") if isinstance(cards[0], dict) else None
         return own if isinstance(own, dict) else None
     if engine == "vllm":
