@@ -35,6 +35,7 @@ class ScriptedArm:
         self.token_s = token_s
         self.asked: list[dict] = []
         self.command = ("scripted", name)
+        self.headers: dict[str, str] = {}
         self._runner: web.AppRunner | None = None
         self.url = ""
 

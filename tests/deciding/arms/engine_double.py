@@ -58,6 +58,7 @@ class EngineDouble:
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/reset_prefix_cache" if self.engine == "vllm" else "/flush_cache", self._reset)
         if self.engine == "llama.cpp":
+            app.router.add_get("/props", self._props)
             app.router.add_get("/slots", self._slots)
             app.router.add_post("/slots/{slot}", self._reset)
         self.runner = web.AppRunner(app)
@@ -84,6 +85,9 @@ class EngineDouble:
         for name, total in zip(NAMES[self.engine], self.totals, strict=True):
             lines += [f"# TYPE {name} counter", f"{name} {total}"]
         return web.Response(text="\n".join(lines) + "\n")
+
+    async def _props(self, request: web.Request) -> web.Response:
+        return web.json_response({"n_ctx": 4096})
 
     async def _slots(self, request: web.Request) -> web.Response:
         return web.json_response([{"id": 0}, {"id": 1}])
@@ -130,13 +134,15 @@ class EngineDouble:
         return response
 
 
-async def _stand_in(port: int) -> None:
+async def _stand_in(port: int, key: str | None) -> None:
     print(f"started with {shlex.join(sys.argv[1:])}", flush=True)
-    await EngineDouble(engine="llama.cpp", salted=False, port=port).start()
+    await EngineDouble(engine="llama.cpp", salted=False, key=key, port=port).start()
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--port", type=int, required=True)
-    asyncio.run(_stand_in(parser.parse_known_args()[0].port))
+    parser.add_argument("--api-key")
+    asked, _ = parser.parse_known_args()
+    asyncio.run(_stand_in(asked.port, asked.api_key))

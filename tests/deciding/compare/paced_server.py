@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -25,6 +26,12 @@ class Paced:
         self.requests = 0
         self.hits = 0
         self.known: set[str] = set()
+
+    @web.middleware
+    async def checked(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self.asked.key and request.headers.get("Authorization") != f"Bearer {self.asked.key}":
+            raise web.HTTPUnauthorized
+        return await handler(request)
 
     async def models(self, request: web.Request) -> web.Response:
         card = {"id": self.asked.model, "owned_by": self.asked.owner, "max_model_len": 4096}
@@ -91,10 +98,11 @@ def main() -> None:
     parser.add_argument("--counts", type=float, default=1.0)
     parser.add_argument("--handoffs", type=int, default=0)
     parser.add_argument("--restarts-at", type=int, default=0)
+    parser.add_argument("--key", default="")
     parser.add_argument("--port", type=int, default=0)
     asked, _ = parser.parse_known_args()  # as an arm it is given flags of the engine that it plays
     paced = Paced(asked)
-    app = web.Application()
+    app = web.Application(middlewares=[paced.checked])
     app.router.add_get("/v1/models", paced.models)
     app.router.add_get("/metrics", paced.metrics)
     app.router.add_get("/health", paced.models)

@@ -9,7 +9,9 @@ import pytest
 
 from netgain.deciding.compare.document import document_of
 from netgain.deciding.compare.run import compare
+from netgain.deciding.compare.settings import SideAsked
 from netgain.deciding.decide.narrate import Silence
+from netgain.deciding.experiment.arms.described import described_from
 from netgain.deciding.experiment.arms.port import free_port
 from netgain.deciding.experiment.journal import FILE
 from netgain.errors import Unavailable, UsageError
@@ -115,3 +117,24 @@ def test_a_pinned_port_that_is_taken_is_refused_before_anything_is_started(setti
             compare(settings(paced_arm(), pinned(port)), Silence())
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_arms_behind_a_key_are_compared_with_it_and_it_is_kept_nowhere(settings, tmp_path):
+    """Hooked arms are asked for their health, their counters and their settings as well as for answers."""
+    with paced_server.paced_server(key="s3cret") as first, paced_server.paced_server(key="s3cret") as second:
+        sides = [
+            SideAsked(sources=("arm",), arm=hooked(url), headers={"Authorization": "Bearer s3cret"})
+            for url in (first, second)
+        ]
+        outcome = compare(settings(*sides, starts=1), Silence())
+        assert {row.arm for row in outcome.counted if row.agree} == {"baseline", "candidate"}
+        assert not any(reason for reason in outcome.handoffs_unknown.values() if "not read" in reason)
+        with pytest.raises(UsageError, match=r"baseline server wants a key: .*--header NAME=VALUE"):
+            compare(settings(hooked(first), hooked(second), output=tmp_path / "again"), Silence())
+    for kept in (tmp_path / "out").rglob("*"):
+        assert not kept.is_file() or b"s3cret" not in kept.read_bytes(), kept
+
+
+def hooked(url: str):
+    """What runs already, as an arm that hooks start and stop."""
+    return described_from({"engine": "vllm", "url": url, "start": "true", "stop": "true"}, "arm.yaml")

@@ -73,7 +73,7 @@ async def test_devices_that_nobody_wrote_are_not_declared(settings, flags, devic
     arm = Described(engine="vllm", model="m", starting=Starting(flags=flags))
     asked = SideAsked(sources=("vllm serve m",), arm=arm)
     with paced_server(token_s=0.003) as url:
-        started = SimpleNamespace(url=url, name="baseline", command=("vllm", "serve", "m"))
+        started = SimpleNamespace(url=url, headers={}, name="baseline", command=("vllm", "serve", "m"))
         known = await know(settings(url, url, control=True), "baseline", asked, started)  # type: ignore[arg-type]
     assert known.traits.get("devices") == devices
 

@@ -22,7 +22,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class RunningServer:
     """A server that others run, whose counters are read between blocks and whose processes are seen if they are here.
 
-    `metrics_url` None: nothing is scraped. `headers` go with every scrape. `model`: the one that is measured. `engine`: which it
+    `metrics_url` None: nothing is scraped. `model`: the one that is measured. `engine`: which it
     is, to know how far its counters are behind (None: unknown).
     """
 
@@ -30,12 +30,11 @@ class RunningServer:
         self,
         server: AttachedServer,
         metrics_url: str | None,
-        headers: Mapping[str, str] | None = None,
         model: str | None = None,
         engine: Engine | None = None,
     ) -> None:
         self._server = server
-        self._watch = None if metrics_url is None else Watch(metrics_url, dict(headers or {}), math.inf, model)
+        self._watch = None if metrics_url is None else Watch(metrics_url, dict(server.headers), math.inf, model)
         self._watching = False
         self._behind_s = 0.0 if engine is None else BEHIND_S.get(engine, 0.0)
         self._processes = local_processes(server.url)
@@ -47,6 +46,10 @@ class RunningServer:
     @property
     def url(self) -> str:
         return self._server.url
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._server.headers
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -40,7 +40,10 @@ def check_ports(started: Mapping[str, Described]) -> None:
 
 async def start_sides(settings: Settings, stack: AsyncExitStack, narrator: Narrator) -> Started:
     """One after another, those that spin frozen meanwhile; the stack ends them, also those that never served."""
-    arms = {name: launched(described, name, settings.output) for name, described in settings.started.items()}
+    arms = {
+        name: launched(described, name, settings.output, headers=_headers(settings, name))
+        for name, described in settings.started.items()
+    }
     took_s: list[float] = []
     spinning: tuple[str, ...] = ()
     for name, arm in arms.items():
@@ -53,6 +56,10 @@ async def start_sides(settings: Settings, stack: AsyncExitStack, narrator: Narra
         spinning += await find_spinners((arm,))
     give_turn(arms, None)
     return Started(arms=arms, start_s=sum(took_s) / len(took_s) if took_s else 0.0, spinning=spinning)
+
+
+def _headers(settings: Settings, name: str) -> Mapping[str, str]:
+    return (settings.baseline if name == BASELINE else settings.candidate).headers
 
 
 async def all_arms(
@@ -75,7 +82,7 @@ async def all_arms(
             arms[CONTROL] = _running(met[BASELINE], CONTROL, may_reset, None)
         else:
             beside = msgspec.structs.replace(described, port=None)  # a pinned port is the baseline's
-            arms[CONTROL] = launched(beside, CONTROL, settings.output)
+            arms[CONTROL] = launched(beside, CONTROL, settings.output, headers=_headers(settings, BASELINE))
     for name, arm in arms.items():
         if name not in started.arms:
             stack.push_async_callback(end, arm, narrator.found)
@@ -95,7 +102,7 @@ def attached(met: Met, name: str, may_reset: bool) -> AttachedServer:
 
 def _running(met: Met, name: str, may_reset: bool, metrics_url: str | None) -> RunningServer:
     engine = known_engine(met.server.engine)
-    return RunningServer(attached(met, name, may_reset), metrics_url, met.options.headers, met.server.model, engine)
+    return RunningServer(attached(met, name, may_reset), metrics_url, met.server.model, engine)
 
 
 def what_differs(known: Mapping[str, Known]) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ async def engine_version(engine: Engine, url: str) -> str | None:
 async def settings_of(engine: Engine, arms: Mapping[str, Arm]) -> tuple[ArmSettings, ...]:
     """Every setting that running arms tell of themselves."""
     logs = {name: arm.log if isinstance(arm, LaunchedServer) else "" for name, arm in arms.items()}
-    return tuple([await told_by(name, arm.url, engine, logs[name]) for name, arm in arms.items()])
+    return tuple([await told_by(name, arm.url, engine, logs[name], arm.headers) for name, arm in arms.items()])
 
 
 async def caveats_before(

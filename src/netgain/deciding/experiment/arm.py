@@ -1,5 +1,6 @@
 """The two sides of an experiment, seen only through HTTP and through what the operating system tells of their processes."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -22,6 +23,11 @@ class Arm(Protocol):
     @property
     def url(self) -> str:
         """Base URL without /v1. Known after `start`."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Sent with every request to it, such as an API key; shown and kept nowhere."""
         ...
 
     @property

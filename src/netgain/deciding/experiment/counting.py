@@ -63,11 +63,15 @@ class FigureLog:
 async def _settled(arms: Mapping[str, Arm]) -> dict[str, Snapshot | None]:
     """Metrics that know of everything that was answered before."""
     found = dict(
-        zip(arms, await asyncio.gather(*(snapshot(f"{arm.url}/metrics") for arm in arms.values())), strict=True)
+        zip(
+            arms,
+            await asyncio.gather(*(snapshot(f"{arm.url}/metrics", arm.headers) for arm in arms.values())),
+            strict=True,
+        )
     )
     engines = {name: engine_of(set(seen.families)) for name, seen in found.items() if seen is not None}
     behind = {name: BEHIND_S[engine] for name, engine in engines.items() if engine is not None and engine in BEHIND_S}
     if behind:
         await asyncio.sleep(max(behind.values()))
-        found.update({name: await snapshot(f"{arms[name].url}/metrics") for name in behind})
+        found.update({name: await snapshot(f"{arms[name].url}/metrics", arms[name].headers) for name in behind})
     return found

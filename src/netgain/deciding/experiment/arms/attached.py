@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 import aiohttp
 
 from netgain.deciding.experiment.arm import Observed
+from netgain.deciding.experiment.arms.health import health_failure
 from netgain.deciding.experiment.arms.reset import ask_reset
 from netgain.errors import Unavailable
 from netgain.measuring.client.endpoint import base_url
@@ -27,13 +29,13 @@ class AttachedServer:
         url: str,
         engine: Engine | None = None,
         may_reset: bool = False,
-        headers: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._name = name
         self._url = base_url(url)
         self._engine = engine
         self._may_reset = may_reset
-        self._headers = headers or {}
+        self.headers: Mapping[str, str] = headers or {}
 
     @property
     def name(self) -> str:
@@ -54,28 +56,23 @@ class AttachedServer:
     async def ready(self, timeout_s: float) -> None:
         """Until it lists its models, which every OpenAI-compatible server does."""
         deadline_s = time.monotonic() + timeout_s
-        async with aiohttp.ClientSession(headers=self._headers) as session:
-            while (failure := await self._failure(session, deadline_s - time.monotonic())) is not None:
+        where = f"{self._url}/v1/models"
+        async with aiohttp.ClientSession(headers=self.headers) as session:
+            while True:
+                patience_s = min(PROBE_TIMEOUT_S, max(0.1, deadline_s - time.monotonic()))
+                failure = await health_failure(session, where, patience_s, self._name)
+                if failure is None:
+                    return
                 if time.monotonic() >= deadline_s:
                     raise Unavailable(
-                        f"the {self._name} server at {self._url} did not answer within {timeout_s:g} s: {failure}"
+                        f"the {self._name} server did not answer within {timeout_s:g} s: {where} {failure}"
                     )
                 await asyncio.sleep(POLL_S)
-
-    async def _failure(self, session: aiohttp.ClientSession, left_s: float) -> str | None:
-        try:
-            patience_s = min(PROBE_TIMEOUT_S, max(0.1, left_s))
-            async with asyncio.timeout(patience_s), session.get(f"{self._url}/v1/models") as response:
-                return None if response.status == 200 else f"/v1/models answers {response.status}"
-        except TimeoutError:
-            return f"/v1/models takes longer than {patience_s:.1f} s"
-        except (aiohttp.ClientError, OSError) as error:
-            return str(error) or type(error).__name__
 
     async def reset(self) -> str:
         if not self._may_reset:
             return "the caches of a server that others run are left alone; prompts are salted where it knows salts"
-        return (await ask_reset(self._url, self._engine, self._headers)).says
+        return (await ask_reset(self._url, self.headers, self._engine)).says
 
     def observe(self) -> Observed | None:
         return None

@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,11 +173,23 @@ def described_by_command(text: str) -> Described:
     return Described(engine=engine, model=model, starting=starting, port=port)
 
 
-def launched(described: Described, name: str, folder: Path, flags: Sequence[str] = ()) -> Arm:
-    """The arm, not yet started; its log goes to `folder`. `flags` come on top of its own."""
-    starting, log = described.starting, folder / f"{name}.log"
+def launched(
+    described: Described,
+    name: str,
+    folder: Path,
+    flags: Sequence[str] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Arm:
+    """The arm, not yet started; its log goes to `folder`. `flags` come on top of its own; `headers` go with every request."""
     if described.hooks is not None:
-        return HookedArm(name, described.hooks, (*starting.flags, *flags))
+        return HookedArm(name, described.hooks, (*described.starting.flags, *flags), headers)
+    arm = _server(described, name, folder / f"{name}.log", flags)
+    arm.headers = headers or {}
+    return arm
+
+
+def _server(described: Described, name: str, log: Path, flags: Sequence[str]) -> LaunchedServer:
+    starting = described.starting
     match described.engine:
         case "vllm":
             return launched_vllm(name, described.model, flags, log, starting, described.port)
@@ -196,7 +208,7 @@ async def setup_of(arm: Arm, described: Described, flags: Sequence[str] = ()) ->
     return ArmSetup(
         name=arm.name,
         flags=given_words(described.starting, flags),
-        configuration=None if engine is None else await effective_configuration(arm.url, engine, log),
+        configuration=None if engine is None else await effective_configuration(arm.url, engine, log, arm.headers),
         log=log,
         environment={**os.environ, **described.starting.environment},
     )

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ import msgspec
 
 from netgain.deciding.experiment.arm import Observed
 from netgain.deciding.experiment.arms import keeper
+from netgain.deciding.experiment.arms.health import health_failure
 from netgain.deciding.experiment.arms.hooks import Hook, Hooks
 from netgain.deciding.experiment.arms.reset import ask_reset
 from netgain.deciding.experiment.arms.shell import run_to_its_end
@@ -34,13 +35,17 @@ _KILL_S = 5.0
 class HookedArm:
     """Started and stopped by hooks. The stop hook also runs when netgain ends by whatever cause, kill -9 included.
 
-    `flags`: what the engine is to be told in this arm, for the start hook (NETGAIN_FLAGS).
+    `flags`: what the engine is to be told in this arm, for the start hook (NETGAIN_FLAGS). `headers` go with every request
+    (an API key).
     """
 
-    def __init__(self, name: str, hooks: Hooks, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, hooks: Hooks, flags: Sequence[str] = (), headers: Mapping[str, str] | None = None
+    ) -> None:
         self._name = name
         self._hooks = hooks
         self._flags = tuple(flags)
+        self.headers: Mapping[str, str] = headers or {}
         self._url = None if hooks.url is None else base_url(hooks.url.replace("{arm}", name))
         self._guard: subprocess.Popen[bytes] | None = None
         self._stop_errors: IO[bytes] | None = None
@@ -78,17 +83,20 @@ class HookedArm:
 
     async def ready(self, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
-        async with aiohttp.ClientSession() as session:
-            while (failure := await self._failure(session, deadline_s - time.monotonic())) is not None:
+        where = f"{self.url}{self._hooks.health}"
+        async with aiohttp.ClientSession(headers=self.headers) as session:
+            while True:
+                patience_s = min(PROBE_TIMEOUT_S, max(0.1, deadline_s - time.monotonic()))
+                failure = await health_failure(session, where, patience_s, self._name)
+                if failure is None:
+                    return
                 if time.monotonic() >= deadline_s:
-                    raise Unavailable(
-                        f"the {self._name} arm was not ready after {timeout_s:g} s: {self.url}{self._hooks.health} {failure}"
-                    )
+                    raise Unavailable(f"the {self._name} arm was not ready after {timeout_s:g} s: {where} {failure}")
                 await asyncio.sleep(POLL_S)
 
     async def reset(self) -> str:
         if self._hooks.reset is None:
-            return (await ask_reset(self.url, self._hooks.engine)).says
+            return (await ask_reset(self.url, self.headers, self._hooks.engine)).says
         await self._run("reset", self._hooks.reset)
         return "reset by its hook"
 
@@ -207,16 +215,6 @@ class HookedArm:
             if (port := urlsplit(self._url).port) is not None:
                 known["NETGAIN_PORT"] = str(port)
         return {**os.environ, **self._hooks.environment, **known}
-
-    async def _failure(self, session: aiohttp.ClientSession, left_s: float) -> str | None:
-        patience_s = min(PROBE_TIMEOUT_S, max(0.1, left_s))
-        try:
-            async with asyncio.timeout(patience_s), session.get(f"{self.url}{self._hooks.health}") as response:
-                return None if response.status == 200 else f"answers {response.status}"
-        except TimeoutError:
-            return f"takes longer than {patience_s:.1f} s"
-        except (aiohttp.ClientError, OSError) as error:
-            return f"cannot be reached ({error})"
 
 
 def _told_url(output: str, arm: str) -> str:

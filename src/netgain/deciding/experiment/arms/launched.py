@@ -18,6 +18,7 @@ import psutil
 from netgain.deciding.experiment.arm import Observed
 from netgain.deciding.experiment.arms import keeper
 from netgain.deciding.experiment.arms.beyond import Beyond
+from netgain.deciding.experiment.arms.health import health_failure
 from netgain.deciding.experiment.arms.port import check_free, free_port
 from netgain.deciding.experiment.arms.reset import Reset
 from netgain.errors import NetgainError, Unavailable, UsageError
@@ -37,8 +38,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     `command(port)` is the command line; `shown` is how a user would write it. `environment` is set on top of this
     process's own. `health` is the path that answers 200 once requests are served. `explain(code, log)` says in the
     program's own words why it ended with `code` while starting; None where its log tells nothing special. `shutdown_s`:
-    how long it may take to end when asked to. `reset(url)` empties its caches (None: only salts keep blocks apart), but for
-    what `outlives_reset` says.
+    how long it may take to end when asked to. `reset(url, headers)` empties its caches (None: only salts keep blocks apart), but
+    for what `outlives_reset` says.
     """
 
     command: Callable[[int], Sequence[str]]
@@ -47,7 +48,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     health: str = "/health"
     explain: Callable[[int, str], NetgainError | None] = lambda code, log: None
     shutdown_s: float = STOP_TIMEOUT_S
-    reset: Callable[[str], Awaitable[Reset]] | None = None
+    reset: Callable[[str, Mapping[str, str]], Awaitable[Reset]] | None = None
     outlives_reset: str | None = None
 
 
@@ -66,6 +67,7 @@ class LaunchedServer:
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._family: dict[int, psutil.Process] = {}
+        self.headers: Mapping[str, str] = {}  # that go with every request (an API key)
         self.beyond: Beyond | None = None  # what it keeps apart from its process
         self.freezes = False  # whether it is to be frozen while another arm is loaded
 
@@ -131,14 +133,18 @@ class LaunchedServer:
 
     async def ready(self, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
-        async with aiohttp.ClientSession() as session:
+        where = f"{self.url}{self._program.health}"
+        async with aiohttp.ClientSession(headers=self.headers) as session:
             while True:
                 if self._process is None:
                     raise Unavailable(f"the {self._name} arm was not started")
-                answers = await self._answers(session, min(PROBE_TIMEOUT_S, max(0.1, deadline_s - time.monotonic())))
-                if (code := self._process.poll()) is not None:  # asked last: another server may answer at this port
-                    raise self._refused(code)
-                if answers:
+                patience_s = min(PROBE_TIMEOUT_S, max(0.1, deadline_s - time.monotonic()))
+                try:
+                    failure = await health_failure(session, where, patience_s, self._name)
+                finally:
+                    if (code := self._process.poll()) is not None:  # asked last: another server may answer at this port
+                        raise self._refused(code)
+                if failure is None:
                     self._note_family()
                     return
                 if time.monotonic() >= deadline_s:
@@ -150,7 +156,7 @@ class LaunchedServer:
 
     async def reset(self) -> str:
         if self._program.reset is not None:
-            says = (await self._program.reset(self.url)).says
+            says = (await self._program.reset(self.url, self.headers)).says
             return says if self.outlives_reset is None else f"{says}; {self.outlives_reset}"
         return "cold at the start of each block: every block asks under a cache salt of its own"
 
@@ -228,13 +234,6 @@ class LaunchedServer:
                 self._family.setdefault(member.pid, member)
         except psutil.Error:
             return
-
-    async def _answers(self, session: aiohttp.ClientSession, patience_s: float) -> bool:
-        try:
-            async with asyncio.timeout(patience_s), session.get(f"{self.url}{self._program.health}") as response:
-                return response.status == 200
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return False
 
     def _refused(self, code: int) -> NetgainError:
         """Why the server ended while starting: in its own words, if it said them."""

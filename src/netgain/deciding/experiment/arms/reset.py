@@ -21,7 +21,7 @@ class Reset(msgspec.Struct, frozen=True):
     says: str
 
 
-async def ask_reset(url: str, engine: Engine | None, headers: Mapping[str, str] | None = None) -> Reset:
+async def ask_reset(url: str, headers: Mapping[str, str], engine: Engine | None) -> Reset:
     """`headers`: such as an API key. Never raises: a server that does not answer is a failure of its next block."""
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)

@@ -27,13 +27,15 @@ class ArmSettings(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] | None = None
 
 
-async def told_by(name: str, url: str, engine: Engine | None, log: str = "") -> ArmSettings:
+async def told_by(
+    name: str, url: str, engine: Engine | None, log: str = "", headers: Mapping[str, str] | None = None
+) -> ArmSettings:
     """Asks a running server. Never raises for what it does. `log`: what vLLM's tells where its routes are closed."""
     try:
-        server = (await greet(Ask(url=url))).server
+        server = (await greet(Ask(url=url, headers=dict(headers or {})))).server
     except NetgainError:
         server = Server(url=url, model=None, engine=engine)
-    configuration = None if engine is None else await effective_configuration(url, engine, log)
+    configuration = None if engine is None else await effective_configuration(url, engine, log, headers)
     return ArmSettings(
         name=name,
         engine=server.engine or engine,
