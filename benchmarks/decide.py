@@ -57,7 +57,9 @@ def main() -> None:
         folder: Path = options.keep or Path(temporary)
         outcomes: dict[str, Outcome] = {}
         for workload in ("edit", "chat"):
-            settings = Settings(output=folder / workload, workload=workload, quick=not options.full, technique="ngram")
+            settings = Settings(
+                output=folder / workload, workload=workload, quick=not options.full, techniques=("ngram",)
+            )
             outcomes[workload] = decide(settings)
             write_report(outcomes[workload], settings.output)
         recordings = asyncio.run(record_baseline(folder / "relabelled", options.rounds))

@@ -62,7 +62,7 @@ def settings_for(workload: str, folder: Path) -> Settings:
         model=str(install.hf_model()),
         workload=workload,
         quick=True,
-        technique="ngram",
+        techniques=("ngram",),
         starting=starting,
         start_timeout_s=START_S,
     )

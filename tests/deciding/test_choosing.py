@@ -1,4 +1,5 @@
-"""Which technique is tried on which engine: never one without a switch, and a verified switch before an unverified one."""
+"""Which technique is tried on which engine: never one without a switch, and first one that starts the engine as it
+is."""
 
 from netgain.deciding.decide.candidates import choose
 from netgain.deciding.diagnose.hypotheses import Hypothesis
@@ -35,14 +36,20 @@ NGRAM = hypothesis("ngram", 1.0, {"k": 4, "lookup_min": 2, "lookup_max": 3})
 
 
 def test_on_netgain_the_highest_predicted_gain_is_tried():
-    assert choose((SUFFIX, NGRAM), CATALOGUE, "netgain") is SUFFIX
+    assert choose((SUFFIX, NGRAM), CATALOGUE, "netgain") == (SUFFIX,)
 
 
-def test_a_switch_that_started_the_engine_goes_before_one_that_was_only_read():
-    assert choose((SUFFIX, NGRAM), CATALOGUE, "vllm") is NGRAM
-    assert choose((SUFFIX,), CATALOGUE, "vllm") is SUFFIX
+def test_a_switch_that_starts_the_engine_as_it_is_goes_before_one_that_needs_a_package():
+    assert choose((SUFFIX, NGRAM), CATALOGUE, "vllm") == (NGRAM,)
+    assert choose((SUFFIX,), CATALOGUE, "vllm") == (SUFFIX,)
 
 
 def test_what_is_not_to_be_tried_is_not_chosen():
-    assert choose((SUFFIX, NGRAM), {"ngram": CATALOGUE["ngram"]}, "netgain") is NGRAM
-    assert choose((), CATALOGUE, "netgain") is None
+    assert choose((SUFFIX, NGRAM), {"ngram": CATALOGUE["ngram"]}, "netgain") == (NGRAM,)
+    assert choose((), CATALOGUE, "netgain") == ()
+
+
+def test_of_several_the_best_predicted_are_tried_and_those_that_need_a_package_last():
+    assert choose((SUFFIX, NGRAM), CATALOGUE, "netgain", 2) == (SUFFIX, NGRAM)
+    assert choose((SUFFIX, NGRAM), CATALOGUE, "vllm", 2) == (NGRAM, SUFFIX)
+    assert choose((SUFFIX, NGRAM), CATALOGUE, "netgain", 9) == (SUFFIX, NGRAM)

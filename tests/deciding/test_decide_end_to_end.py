@@ -32,7 +32,9 @@ def test_a_lossy_technique_is_held_to_its_quality_on_its_own_workload(tmp_path, 
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text('{"id": "sum", "prompt": "2 + 2 =", "expected": 4, "max_tokens": 4}\n')
     outcome = decide(
-        Settings(output=tmp_path, quick=True, output_tokens=8, technique="kv-int8", tasks=str(tasks), workload="chat")
+        Settings(
+            output=tmp_path, quick=True, output_tokens=8, techniques=("kv-int8",), tasks=str(tasks), workload="chat"
+        )
     )
     assert outcome.analysis is not None, outcome.stopped
     assert outcome.quality is not None

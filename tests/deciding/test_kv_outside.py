@@ -115,7 +115,7 @@ async def test_a_running_engine_is_asked_and_sizes_only_for_a_technique_that_was
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     arm = AttachedServer("baseline", f"http://127.0.0.1:{runner.addresses[0][1]}", engine=engine, may_reset=False)
-    settings = Settings(output=tmp_path / "out", engine=engine, model=str(tmp_path), technique=technique)
+    settings = Settings(output=tmp_path / "out", engine=engine, model=str(tmp_path), techniques=(technique,))
     assert await kv_told(settings, arm) == expected
     if technique == "kv-tiers":
         told = msgspec.structs.replace(settings, kv_token_bytes=512)

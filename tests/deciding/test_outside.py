@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from netgain.deciding.decide.engines import asking, step_cost
+from netgain.deciding.decide.engines import asking, prompt_cost, step_cost
 from netgain.deciding.decide.outside import _gaps_after, step_cost_outside
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.experiment.conduct import Asking
@@ -50,7 +50,7 @@ def test_tokens_that_arrive_in_one_piece_are_one_step(make_record):
 @pytest.mark.parametrize(("technique", "contexts"), [("ngram", 1), ("kv-int8", 2)])
 async def test_a_longer_context_is_measured_for_the_technique_that_reads_less_kv(serve, technique, contexts):
     """Contexts are what the server counts: its tokens are words, of which prompts have about half of what is aimed at."""
-    settings = Settings(output=Path("unused"), engine="vllm", model="m", technique=technique)
+    settings = Settings(output=Path("unused"), engine="vllm", model="m", techniques=(technique,))
     cost, missing, _ = await step_cost(settings, await serve(16), ASKING)
     assert missing is None
     found = sorted({point.context for point in cost.points})
@@ -66,7 +66,7 @@ async def test_for_tiers_prompts_of_several_lengths_are_measured_to_their_first_
     """Twice as long, twice as dear; each is new, so nothing of it is found."""
     server = await EngineDouble(engine="llama.cpp", prefill_s=0.02, salted=False).start()
     try:
-        settings = Settings(output=tmp_path, engine="llama.cpp", model="m", technique="kv-tiers")
+        settings = Settings(output=tmp_path, engine="llama.cpp", model="m", techniques=("kv-tiers",))
         cost, missing, basis = await step_cost(settings, server.url, asking(settings, "m"))
     finally:
         await server.stop()
@@ -77,10 +77,24 @@ async def test_for_tiers_prompts_of_several_lengths_are_measured_to_their_first_
     assert server.totals[2] == 0, "no cached token"
 
 
+async def test_beside_another_technique_prompts_are_measured_apart_from_steps(serve):
+    both = Settings(output=Path("unused"), engine="vllm", model="m", techniques=("kv-tiers", "ngram"))
+    url = await serve(16)
+    cost, missing, basis = await step_cost(both, url, ASKING)
+    prompts = await prompt_cost(both, url, ASKING)
+    assert missing is None
+    assert max(point.tokens for point in cost.points) == 9, "no prompt is taken for a step of drafts"
+    assert "first token" not in basis
+    assert min(point.tokens for point in prompts.cost.points) > 9
+    assert "first token" in prompts.basis
+    alone = msgspec.structs.replace(both, techniques=("kv-tiers",))
+    assert await prompt_cost(alone, url, ASKING) is None, "the cost of steps is that of prompts"
+
+
 async def test_a_server_that_does_not_count_tokens_leaves_the_cost_of_prompts_unknown(tmp_path):
     server = await EngineDouble(engine="vllm", tells_usage=False).start()
     try:
-        settings = Settings(output=tmp_path, engine="vllm", model="m", technique="kv-tiers")
+        settings = Settings(output=tmp_path, engine="vllm", model="m", techniques=("kv-tiers",))
         cost, missing, _ = await step_cost(settings, server.url, asking(settings, "m"))
     finally:
         await server.stop()

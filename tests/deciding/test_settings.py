@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from netgain.deciding.decide.prompts import cannot_show, prepare_items
@@ -9,6 +10,7 @@ from netgain.deciding.decide.settings import FULL, QUICK, Settings
 from netgain.deciding.experiment.arms.hooks import hooks_from
 from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
+from netgain.deciding.technique.tier_asked import parse_tier
 from netgain.errors import UsageError
 from netgain.measuring.workload.load import load_workload
 
@@ -31,10 +33,26 @@ def test_a_slow_machine_gets_smaller_groups_then_fewer():
 
 def test_a_named_technique_that_gains_by_reuse_keeps_its_prompts_on_a_slow_machine():
     """Three prompts a start, each of another document, showed no load, and the documented command tried nothing."""
-    form = Settings(output=OUT, quick=True, technique="kv-tiers").form
+    form = Settings(output=OUT, quick=True, techniques=("kv-tiers",)).form
     assert form.fitted(20.0, 1) == form
     assert (form.groups, form.group_size, form.recording_s) == (QUICK.groups, QUICK.group_size, None)
-    assert Settings(output=OUT, quick=True, technique="ngram").form.recording_s == QUICK.recording_s
+    assert Settings(output=OUT, quick=True, techniques=("ngram",)).form.recording_s == QUICK.recording_s
+
+
+def test_a_candidate_is_tried_without_what_is_about_another(tmp_path):
+    """A folder or a store that belongs to the tiers would be emptied at every start of a server that has none."""
+    asked = Settings(
+        output=tmp_path,
+        engine="vllm",
+        model="m",
+        techniques=("ngram", "kv-tiers"),
+        tier=parse_tier("lmcache:4GiB"),
+        tier_reset="true",
+    )
+    ngram, tiers = asked.of("ngram"), asked.of("kv-tiers")
+    assert (ngram.tier, ngram.tier_reset, ngram.output) == (None, None, tmp_path / "ngram")
+    assert (tiers.tier, tiers.tier_reset, tiers.output) == (asked.tier, "true", tmp_path / "kv-tiers")
+    assert msgspec.structs.replace(asked, candidates=1).of("ngram").output == tmp_path
 
 
 def test_the_full_form_takes_as_long_as_it_takes():

@@ -15,13 +15,16 @@ from netgain.cli.quality_options import NeedTasks
 from netgain.cost.price import parse_price
 from netgain.cost.quantity import size
 from netgain.deciding.decide.budget import parse_budget
-from netgain.deciding.decide.loop import decide as run_loop
+from netgain.deciding.decide.loop import decide_several as run_loop
 from netgain.deciding.decide.prepared import to_go_on_with
 from netgain.deciding.decide.settings import Settings, parse_loads
 from netgain.deciding.experiment.arms.hooks import read_hooks
 from netgain.deciding.experiment.arms.starting import Starting
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
+from netgain.deciding.report.candidates_text import print_candidates
+from netgain.deciding.report.candidates_write import write_candidates
 from netgain.deciding.report.progress import TerminalProgress
+from netgain.deciding.report.several import candidates_document
 from netgain.deciding.report.terminal import print_summary
 from netgain.deciding.report.write import write_report
 from netgain.deciding.technique.codec_asked import parse_codec
@@ -47,7 +50,15 @@ def decide(
         bool, typer.Option("--quick/--full", help="Two server starts per arm, few prompts, short outputs: minutes.")
     ] = False,
     technique: Annotated[
-        str | None, typer.Option(help="Try this technique instead of the one with the highest predicted gain.")
+        list[str] | None,
+        typer.Option(help="Try this technique instead of the one with the highest predicted gain. May be repeated."),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            help="Try so many, the best predicted first, and say which to turn on; by default all that are named, or one.",
+            show_default=False,
+        ),
     ] = None,
     draft: Annotated[
         str | None,
@@ -177,7 +188,8 @@ def decide(
         concurrency=loads[0],
         loads=loads if len(loads) > 1 else (),
         quick=quick,
-        technique=technique,
+        techniques=tuple(technique or ()),
+        candidates=candidates,
         seed=seed,
         slo=slo,
         temperature=temperature,
@@ -215,10 +227,18 @@ def decide(
         lambda: f"the servers that were started are gone{to_go_on_with(folder)}",
         lambda: to_go_on_with(folder),
     ) as progress:
-        outcome = run_loop(settings, progress)
-    print_summary(outcome, console)
-    report = write_report(outcome, folder)  # after it was shown: a full disk must not cost the verdict
+        found = run_loop(settings, progress)
+    document = candidates_document(found) if found.several else None
+    outcome = found.outcomes[0] if found.outcomes else found.base
+    if document is None:
+        print_summary(outcome, console)
+    else:
+        print_candidates(document, console)
+    # after it was shown: a full disk must not cost the verdict
+    report = write_report(outcome, folder) if document is None else write_candidates(found, folder)
     console.print(f"[bold]Report:[/] {report}", soft_wrap=True)
+    if document is not None:
+        return of_verdict("adopt" if document.adopted else "inconclusive", document.void)
     if outcome.analysis is None:  # there was nothing to try, which is an answer
         return DONE
     return of_verdict(outcome.analysis.verdict.decision, outcome.analysis.verdict.void)

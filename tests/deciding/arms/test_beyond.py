@@ -17,7 +17,7 @@ SLEEPS = ("sh", "-c", "sleep 60")
 
 
 def settings(tmp_path, **other):
-    values = {"output": tmp_path / "out", "technique": "kv-tiers"}
+    values = {"output": tmp_path / "out", "techniques": ("kv-tiers",)}
     return Settings(**{**values, **other})
 
 

@@ -105,7 +105,9 @@ async def test_llama_cpp_with_a_tier_in_memory_finds_a_prompt_that_another_one_d
         ]
         cold = await verify_cold(arm, asked)
         told = await kv_told(
-            Settings(output=tmp_path, engine="llama.cpp", model=str(install.llama_file("Q8_0")), technique="kv-tiers"),
+            Settings(
+                output=tmp_path, engine="llama.cpp", model=str(install.llama_file("Q8_0")), techniques=("kv-tiers",)
+            ),
             arm,
         )
     finally:
@@ -157,7 +159,7 @@ async def test_vllm_starts_with_the_suffix_switch_drafts_and_is_reset(tmp_path, 
 async def test_vllm_starts_with_its_kv_in_8_bits_of_which_twice_as_many_fit(tmp_path, leaves_no_process):
     """The room is that of the flag before, in the same GiB."""
     switch, fits = switch_of("kv-int8", "vllm"), {}
-    settings = Settings(output=tmp_path, engine="vllm", model=str(install.hf_model()), technique="kv-tiers")
+    settings = Settings(output=tmp_path, engine="vllm", model=str(install.hf_model()), techniques=("kv-tiers",))
     for name, flags in (("16 bit", ()), ("8 bit", switch.flags)):
         arm = vllm(tmp_path, flags)
         try:

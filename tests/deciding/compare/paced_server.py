@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,11 @@ class Paced:
             for name in ("handoffs", "handoff_wasted_tokens"):
                 lines += [f"# TYPE netgain_{name}_total counter", f"netgain_{name}_total{handed}"]
         return web.Response(text="\n".join(lines) + "\n")
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        text = body.get("prompt") or " ".join(one["content"] for one in body.get("messages", []))
+        return web.json_response({"tokens": [zlib.crc32(word.encode()) % 50_000 for word in text.split()]})
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -100,12 +106,20 @@ def main() -> None:
     parser.add_argument("--restarts-at", type=int, default=0)
     parser.add_argument("--key", default="")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument(
+        "--paces", type=json.loads, default={}, help="by method of speculation; null: it does not start"
+    )
+    parser.add_argument("--speculative-config", type=json.loads, default={})
     asked, _ = parser.parse_known_args()  # as an arm it is given flags of the engine that it plays
+    asked.token_s = asked.paces.get(asked.speculative_config.get("method"), asked.token_s)
+    if asked.token_s is None:
+        sys.exit("no such method")
     paced = Paced(asked)
     app = web.Application(middlewares=[paced.checked])
     app.router.add_get("/v1/models", paced.models)
     app.router.add_get("/metrics", paced.metrics)
     app.router.add_get("/health", paced.models)
+    app.router.add_post("/tokenize", paced.tokenize)
     app.router.add_post("/v1/completions", paced.answer)
     app.router.add_post("/v1/chat/completions", paced.answer)
 

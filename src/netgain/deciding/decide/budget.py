@@ -14,29 +14,34 @@ _UNITS_S = {"h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0}
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """All arms hold their devices from their first start to the end. `wall_s`: measuring and starting.
-    `assumed`: nothing tells how many devices an arm holds."""
+    """All arms hold their devices from their first start to the end. `wall_s`: measuring and starting, of each of so many
+    `candidates`, which are tried one after another. `assumed`: nothing tells how many devices an arm holds."""
 
     arms: int
     devices: int
     wall_s: float
+    candidates: int = 1
     assumed: bool = False
 
     @property
     def device_hours(self) -> float:
-        return self.arms * self.devices * self.wall_s / 3600.0
+        return self.candidates * self.arms * self.devices * self.wall_s / 3600.0
 
     @property
     def says(self) -> str:
+        held = "" if self.candidates == 1 else f"{count(self.candidates, 'candidate')} x "
         devices = f"{count(self.devices, 'device')}{' (assumed)' if self.assumed else ''}"
-        held = f"{count(self.arms, 'arm')} x {devices} x {self.wall_s / 60.0:.1f} min"
+        held += f"{count(self.arms, 'arm')} x {devices} x {self.wall_s / 60.0:.1f} min"
         return f"estimated {_hours(self.device_hours)} device-hours ({held})"
 
 
-def estimate(form: Form, measuring_s: float, start_s: float, devices: int, assumed: bool = False) -> Estimate:
-    """`measuring_s`: of all blocks together; `start_s`: how long one server took to start."""
+def estimate(
+    form: Form, measuring_s: float, start_s: float, devices: int, assumed: bool = False, candidates: int = 1
+) -> Estimate:
+    """`measuring_s`: of all blocks of one candidate together; `start_s`: how long one server took to start."""
     arms = 2 if form.control_every is None else 3
-    return Estimate(arms=arms, devices=devices, wall_s=measuring_s + form.starts * arms * start_s, assumed=assumed)
+    wall_s = measuring_s + form.starts * arms * start_s
+    return Estimate(arms=arms, devices=devices, wall_s=wall_s, candidates=candidates, assumed=assumed)
 
 
 def within(budget_s: float, form: Form, cost: Callable[[Form], Estimate]) -> tuple[Form, tuple[str, ...]]:
@@ -50,6 +55,7 @@ def within(budget_s: float, form: Form, cost: Callable[[Form], Estimate]) -> tup
     raise UsageError(
         f"a budget of {_hours(budget_s / 3600.0)} device-hours is too small: the least that can decide anything is {need.says}; "
         "give more, cut the outputs (--max-tokens), or ask at fewer loads"
+        + (" or for fewer candidates" if need.candidates > 1 else "")
     )
 
 

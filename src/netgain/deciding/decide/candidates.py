@@ -22,16 +22,19 @@ def refuse_what_cannot_be_judged(workload: Workload, catalogue: Mapping[str, Tec
         raise UsageError(f"nothing can be decided on the workload {workload.name!r}. {told}")
 
 
-def choose(hypotheses: Sequence[Hypothesis], catalogue: Mapping[str, Technique], engine: Engine) -> Hypothesis | None:
-    """The highest predicted gain among the techniques whose switch has started this engine; only where there is none of those,
-    one whose switch needs something beside the engine or is unverified, which may keep the engine from starting."""
+def choose(
+    hypotheses: Sequence[Hypothesis], catalogue: Mapping[str, Technique], engine: Engine, most: int = 1
+) -> tuple[Hypothesis, ...]:
+    """The highest predicted gains, `most` of them, among the techniques whose switch has started this engine; where those are
+    fewer, then the ones whose switch needs something beside the engine or is unverified, which may keep it from starting."""
     able = [(one, one.prediction) for one in hypotheses if one.prediction is not None and one.technique in catalogue]
     starting = [
         one
         for one, prediction in able
         if prediction is not None and _starts(catalogue[one.technique].switch_on(engine, prediction.setting))
     ]
-    return next(iter(starting or [one for one, _ in able]), None)
+    others = [one for one, _ in able if one not in starting]
+    return (*starting, *others)[:most]
 
 
 def _starts(switch: SwitchOn) -> bool:

@@ -47,15 +47,22 @@ def drafter_on(settings: Settings, served: Served) -> Drafter | None:
     return drafter.on(None if served.work is None else served.work.step_weight_bytes)
 
 
-async def draft_account(
-    technique: str, arms: Mapping[str, Arm], trial: Trial, drafted: Drafting | None, drafter: Drafter | None
-) -> DraftAccount | None:
-    """Of arms that still run. None where the technique is not one that drafts."""
+async def memories(technique: str, arms: Mapping[str, Arm]) -> dict[str, ArmMemory]:
+    """Of both arms, while they run. Empty where the technique is not one that drafts."""
     if technique not in DRAFTING:
+        return {}
+    return {name: await arm_memory(arms[name].url) for name in (BASELINE, CANDIDATE)}
+
+
+def draft_account(
+    memory: Mapping[str, ArmMemory], trial: Trial, drafted: Drafting | None, drafter: Drafter | None
+) -> DraftAccount | None:
+    """None where the technique is not one that drafts, of which there is no `memory`."""
+    if not memory:
         return None
     return DraftAccount(
-        baseline=await arm_memory(arms[BASELINE].url),
-        candidate=await arm_memory(arms[CANDIDATE].url),
+        baseline=memory[BASELINE],
+        candidate=memory[CANDIDATE],
         request_tokens=mean_tokens(seen.record for seen in trial.observations if seen.arm == BASELINE),
         wasted_per_token=drafted.wasted_per_token if drafted else wasted_per_token(trial.figures.get(CANDIDATE, {})),
         origin=drafter.origin or None if drafter is not None else None,

@@ -11,7 +11,7 @@ from netgain.cost.step_cost import StepCost
 from netgain.deciding.decide.outside import BASIS, step_cost_outside, with_ids
 from netgain.deciding.decide.prefill_outside import FEWEST_LENGTHS, NO_PREFILL, PREFILL_BASIS, prefill_outside
 from netgain.deciding.decide.server import measure_step_cost
-from netgain.deciding.decide.settings import Settings
+from netgain.deciding.decide.settings import TIERS, Settings
 from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.from_metrics import decompose_by_metrics
 from netgain.deciding.experiment.arm import Arm
@@ -25,6 +25,7 @@ from netgain.deciding.experiment.arms.settings_told import ArmSettings, told_by
 from netgain.deciding.experiment.conduct import Asking
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.technique.decomposition import Decomposition
+from netgain.deciding.technique.prompt_cost import PromptCost
 from netgain.deciding.technique.protocol import SwitchOn
 from netgain.deciding.verdict.document import Caveat
 from netgain.measuring.client.options import Options
@@ -92,20 +93,32 @@ async def step_cost(settings: Settings, url: str, asked: Asking) -> tuple[StepCo
         return cost, missing, "measured by the engine"
     found: list[StepCost] = []
     unknown: str | None = None
-    if settings.technique == "kv-tiers":
-        points = await prefill_outside(url, asked)
-        if len(points) < FEWEST_LENGTHS:
-            return None, NO_PREFILL, PREFILL_BASIS
-        return StepCost(points=points, subject={"engine": settings.engine, "how": PREFILL_BASIS}), None, PREFILL_BASIS
+    if settings.techniques == (TIERS,):  # nothing that decodes is asked about
+        prompts = await _prompt_cost(settings.engine, url, asked)
+        return prompts.cost, prompts.missing, prompts.basis
     for load in settings.loads or (settings.concurrency,):
         cost, why = await step_cost_outside(url, settings.engine, asked, load, PROBE_CONTEXT)
         found += [] if cost is None else [cost]
         unknown = unknown or why
-        if settings.technique == "kv-int8" and settings.engine == "vllm":
+        if "kv-int8" in settings.techniques and settings.engine == "vllm":
             cost, _ = await step_cost_outside(url, settings.engine, asked, load, LONG_CONTEXT, widths=LONG_WIDTHS)
             found += [] if cost is None else [cost]
     measured = {(point.batch, point.tokens, point.context): point for cost in found for point in cost.points}
     return StepCost(points=tuple(measured.values()), subject=found[0].subject) if found else None, unknown, BASIS
+
+
+async def prompt_cost(settings: Settings, url: str, asked: Asking) -> PromptCost | None:
+    """What computing prompts costs, where that is asked about and is not in the cost of steps."""
+    apart = settings.engine != "netgain" and TIERS in settings.techniques and len(settings.techniques) > 1
+    return await _prompt_cost(settings.engine, url, asked) if apart else None
+
+
+async def _prompt_cost(engine: Engine, url: str, asked: Asking) -> PromptCost:
+    points = await prefill_outside(url, asked)
+    if len(points) < FEWEST_LENGTHS:
+        return PromptCost(cost=None, missing=NO_PREFILL, basis=PREFILL_BASIS)
+    cost = StepCost(points=points, subject={"engine": engine, "how": PREFILL_BASIS})
+    return PromptCost(cost=cost, missing=None, basis=PREFILL_BASIS)
 
 
 def decomposed(engine: Engine, records: Sequence[ClientRecord], seen: Observed) -> Decomposition:

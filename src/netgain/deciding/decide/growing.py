@@ -7,6 +7,7 @@ from netgain.deciding.decide.settings import Form
 from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.growth import Growth, grow
 from netgain.deciding.experiment.observation import Observation
+from netgain.deciding.experiment.statistics import CONFIDENCE
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.workload.item import Item
 from netgain.wording import count
@@ -38,14 +39,20 @@ def growing_design(items: Sequence[Item], form: Form, concurrency: int, most: in
 
 
 def when_enough(
-    design: Design, minimum_effect: float, seed: int, narrator: Narrator, keep: Callable[[Growth], None]
+    design: Design,
+    minimum_effect: float,
+    seed: int,
+    narrator: Narrator,
+    keep: Callable[[Growth], None],
+    confidence: float = CONFIDENCE,
 ) -> Callable[[Sequence[Observation]], int] | None:
-    """What to ask after the fewest starts: how many there are to be. None for a design that does not grow."""
+    """What to ask after the fewest starts: how many there are to be. None for a design that does not grow. `confidence`: that of
+    the interval which must then decide."""
     if design.enough_after is None:
         return None
 
     def decided(observations: Sequence[Observation]) -> int:
-        found = grow(observations, design.starts, minimum_effect, seed)
+        found = grow(observations, design.starts, minimum_effect, seed, confidence)
         keep(found)
         if found.says is not None:
             more = design.up_to(found.starts).blocks - design.fewest.blocks

@@ -43,12 +43,12 @@ async def kv_told(settings: Settings, arm: Arm) -> dict[str, str]:
         dtype = sglang_dtype(configuration, settings.model)
         room = _number(configuration.get("max_total_num_tokens"))
         token = kv_token_bytes(settings.model, dtype)
-    elif settings.engine == "llama.cpp" and settings.technique == "kv-tiers":
+    elif settings.engine == "llama.cpp" and "kv-tiers" in settings.techniques:
         room = llama_tokens(configuration)
         keys, values = llama_types(given_words(settings.starting), settings.starting.environment)
         token = gguf_token_bytes(settings.model, keys, values)
     found = {} if dtype is None else {"kv_dtype": dtype}
-    if settings.technique == "kv-tiers":
+    if "kv-tiers" in settings.techniques:
         sizes = {"kv_tokens": room, "kv_token_bytes": settings.kv_token_bytes or token}
         found |= {name: str(size) for name, size in sizes.items() if size is not None}
     return found

@@ -26,15 +26,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    settings: Settings, items: Sequence[Item], recorded: Decomposition, cost: StepCost | None, start_s: float
+    settings: Settings,
+    items: Sequence[Item],
+    recorded: Decomposition,
+    cost: StepCost | None,
+    start_s: float,
+    candidates: int = 1,
 ) -> Plan:
     """`items` were answered in the recording, from which times are expected; `start_s`: how long one server took to start.
-    Raises UsageError when the budget is too small for anything that can decide."""
+    `candidates` are each tried by the same design, and share a budget evenly; the plan's account is of one of them. Raises
+    UsageError when the budget is too small for anything that can decide."""
 
     def priced(form: Form) -> Estimate:
         design = design_of(settings, form, items, form.starts)
         seconds = measuring_s(design, recorded, cost, settings.concurrency)
-        return estimate(form, seconds, start_s, settings.devices, settings.devices_written is None)
+        return estimate(form, seconds, start_s, settings.devices, settings.devices_written is None, candidates)
 
     form, lost = settings.form.fitted(recorded.e2e_s, settings.concurrency), tuple[str, ...]()
     whole = design_of(settings, form, items, form.starts)
@@ -46,11 +52,12 @@ def plan(
     budget = None
     if settings.budget_s is not None:
         budget = BudgetAccount(
-            asked_s=settings.budget_s,
+            asked_s=settings.budget_s / candidates,
             devices=cost_of_it.arms * cost_of_it.devices,
             whole=extent_of(whole),
             planned=extent_of(design.fewest),
-            expected_s=3600.0 * cost_of_it.device_hours,
+            expected_s=3600.0 * cost_of_it.device_hours / candidates,
+            shared_by=candidates,
             lost=lost,
         )
     return Plan(design=design, estimate=cost_of_it, lost=lost, budget=budget)

@@ -13,6 +13,7 @@ from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.journal import FILE, Journal, finished_blocks, first_difference
 from netgain.deciding.report.outcome import Asked, Outcome
+from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.facts import Facts
 from netgain.errors import UsageError
 from netgain.measuring.workload.item import Workload
@@ -26,12 +27,14 @@ P = TypeVar("P", bound=msgspec.Struct)
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured baseline, the technique to try and the design. `settings`: what was asked for, as a tree."""
+    """The measured baseline, the techniques to try, in this order, and the design of each one's experiment. `settings`: what was
+    asked for, as a tree. `cannot_show`: what no run of this form can show, by technique."""
 
     settings: dict[str, Any]
     base: Outcome
     facts: Facts
-    best: Hypothesis
+    chosen: tuple[Hypothesis, ...]
+    cannot_show: dict[str, tuple[str, ...]]
     design: Design
 
 
@@ -65,15 +68,19 @@ def _digest(value: str) -> str:
 
 def check_unused(settings: Settings) -> None:
     """Raises UsageError when another experiment stands where this one is to be written: before anything is measured."""
-    path = settings.output / FILE
     try:
-        there = path.exists()
+        there = [path for path in journals(settings.output) if path.exists()]
     except OSError:  # whoever writes there first says why it cannot be used
-        there = False
+        there = []
     if there and not settings.resume:
         raise UsageError(
-            f"{path} holds another experiment; go on with it (--resume), or name another folder (--output)"
+            f"{there[0]} holds another experiment; go on with it (--resume), or name another folder (--output)"
         )
+
+
+def journals(folder: Path) -> list[Path]:
+    """Where the blocks of a run in this folder stand: of one candidate, or of each of several in a folder of its own."""
+    return [folder / FILE, *(folder / name / FILE for name in CATALOGUE)]
 
 
 def keep(folder: Path, prepared: msgspec.Struct) -> None:
@@ -103,7 +110,7 @@ def kept(folder: Path, kind: type[P]) -> P:
 
 def to_go_on_with(folder: Path) -> str:
     """What a run that was interrupted left, and how to go on with it; nothing where it left nothing."""
-    blocks = finished_blocks(folder / FILE)
+    blocks = sum(map(finished_blocks, journals(folder)))
     if not blocks or not (folder / PREPARED).is_file():
         return ""
     return f"; {count(blocks, 'finished block')} kept: the same command with --resume {folder} goes on with them"
@@ -152,7 +159,7 @@ def asked_for(settings: Settings, workload: Workload, prompts: int) -> Asked:
         seed=settings.seed,
         slo=settings.slo,
         minimum_effect=settings.minimum_effect,
-        technique=settings.technique,
+        technique=settings.techniques[0] if len(settings.techniques) == 1 else None,
         form="quick" if settings.quick else "full",
         loads=settings.loads,
     )

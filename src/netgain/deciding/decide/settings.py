@@ -69,10 +69,14 @@ MOST_LOADS = 12
 QUICK = Form(starts=2, groups=6, group_size=2, output_tokens=64, recording_s=50.0, experiment_s=80.0)
 FULL = Form(starts=6, groups=12, group_size=2, output_tokens=None, control_every=4, most_starts=10)
 
+TIERS = "kv-tiers"  # what --tier is about
+CODING = ("kv-compression", "kv-compression-lossy")  # what --codec is about
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision. `technique` None takes the candidate with the highest predicted net gain. `loads`: several
-    concurrencies to decide at, in ascending order, the first of which is `concurrency`; empty for a single one.
+    """One decision. `techniques`: those to be tried, each by itself (none: whatever is predicted to gain most). `candidates`:
+    how many are tried at most, the best predicted first; None: all that are named, or one. `loads`: several concurrencies to
+    decide at, in ascending order, the first of which is `concurrency`; empty for a single one.
 
     `serve_flags` are passed to both arms of netgain, `starting` says how another engine is started, `hooks` how an arm is
     operated by commands. `budget_s`: device-seconds that the experiment may take. `resume`: `output` holds a run that ended
@@ -89,7 +93,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = "edit"
     concurrency: int = 1
     quick: bool = False
-    technique: str | None = None
+    techniques: tuple[str, ...] = ()
+    candidates: int | None = None
     seed: int = 0
     slo: str | None = None
     temperature: float | None = None
@@ -138,8 +143,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.draft is None and (self.draft_survival is not None or self.draft_cost is not None):
             raise UsageError("--draft-survival and --draft-cost are about a draft; name it with --draft")
-        if self.draft is None and self.technique in ("draft", "heads"):
-            raise UsageError(f"technique {self.technique} needs to know who drafts: name a draft (--draft)")
+        for name in self.techniques:
+            if self.draft is None and name in ("draft", "heads"):
+                raise UsageError(f"technique {name} needs to know who drafts: name a draft (--draft)")
+            if self.techniques.count(name) > 1:
+                raise UsageError(f"the technique {name} is named twice; name each once")
+        if self.candidates is not None and self.candidates < 1:
+            raise UsageError(f"{self.candidates} candidates decide nothing; try at least 1 (--candidates)")
         _check_beyond(self)
         if self.concurrency < 1:
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
@@ -161,20 +171,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def apart(self) -> bool:
         """Whether KV goes to a store that runs apart from the arms, and that knows no salts."""
-        return (self.tier is not None and self.tier.kind == "lmcache") or (
-            self.codec is not None and self.codec.url is not None
-        )
+        return apart(self.tier, self.codec)
 
     @property
     def form(self) -> Form:
         """How much is measured; with several loads that of the lowest. A technique that was named and gains by reuse keeps all
         prompts of the quick form however slow the machine: of a few, none begins like an earlier one of its start."""
         base = QUICK if self.quick else FULL
-        if (named := CATALOGUE.get(self.technique or "")) is not None and named.reuses:
+        if any((named := CATALOGUE.get(name)) is not None and named.reuses for name in self.techniques):
             base = msgspec.structs.replace(base, recording_s=None, experiment_s=None)
         size = max(base.group_size, 2 * self.concurrency if self.concurrency > 1 else 1)
         tokens = base.output_tokens if self.output_tokens is None else self.output_tokens
         return msgspec.structs.replace(base, group_size=size, output_tokens=tokens)
+
+    @property
+    def most(self) -> int:
+        """How many candidates are tried at most."""
+        named = len(self.techniques) or None
+        return min(self.candidates or named or 1, named or self.candidates or 1)
+
+    def of(self, technique: str) -> "Settings":
+        """Those of one candidate's experiment: what is about another technique is left out, and where several are tried its
+        folder is its own."""
+        tier = self.tier if technique == TIERS else None
+        codec = self.codec if technique in CODING else None
+        return msgspec.structs.replace(
+            self,
+            output=self.output if self.most == 1 else self.output / technique,
+            tier=tier,
+            codec=codec,
+            tier_reset=self.tier_reset if apart(tier, codec) else None,
+        )
 
     @property
     def devices_written(self) -> int | None:
@@ -189,12 +216,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.devices_written or 1
 
 
+def apart(tier: TierAsked | None, codec: CodecAsked | None) -> bool:
+    """Whether KV of these goes to a store that runs apart from the arms."""
+    return (tier is not None and tier.kind == "lmcache") or (codec is not None and codec.url is not None)
+
+
 def _check_beyond(settings: Settings) -> None:
     """What is to be tried beyond the device: whether the engine has it, and whether every start can begin with it empty."""
     tier, codec = settings.tier, settings.codec
-    if tier is not None and settings.technique != "kv-tiers":
+    if tier is not None and TIERS not in settings.techniques:
         raise UsageError("--tier says which tier is tried; name the technique as well (--technique kv-tiers)")
-    if codec is not None and settings.technique not in ("kv-compression", "kv-compression-lossy"):
+    if codec is not None and not set(CODING) & set(settings.techniques):
         raise UsageError(
             "--codec says which codec is tried; name the technique as well (--technique kv-compression, or kv-compression-lossy)"
         )

@@ -1,48 +1,24 @@
-"""Deciding at several loads: what is expected of each before, and what the experiment found of all of them."""
+"""Deciding at one load or several: what is expected of each before, and which observations details are of."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from netgain.deciding.decide.planning import measuring_s
-from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
 from netgain.deciding.experiment.block import Block
-from netgain.deciding.experiment.checks import check_trial
-from netgain.deciding.experiment.conduct import Trial
 from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.observation import Observation
-from netgain.deciding.experiment.sweep import Sweep
-from netgain.deciding.experiment.sweeping import analyse_loads
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.prediction import Prediction, Setting
 from netgain.deciding.technique.protocol import Technique
-from netgain.measuring.client.narrator import Narrator
 from netgain.wording import count
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict, and the observations and prediction that its details are of: all of them, or those of the lowest load."""
-
-    analysis: Analysis
-    sweep: Sweep | None
-    detailed: tuple[Observation, ...]
-
-
-async def judge_trial(
-    trial: Trial, design: Design, terms: Terms, chosen: Technique, facts: Facts, setting: Setting, narrator: Narrator
-) -> Judged:
-    """Judge an experiment of one load or of several."""
+def detailed(observations: Sequence[Observation], design: Design) -> tuple[Observation, ...]:
+    """Those that the details of a verdict are of: all of them, or those of the lowest load."""
     if not design.loads:
-        analysis = await asyncio.to_thread(analyse, trial.observations, terms, check_trial(trial, reuses=chosen.reuses))
-        return Judged(analysis=analysis, sweep=None, detailed=trial.observations)
-    predicted = await asyncio.to_thread(predict_loads, chosen, facts, sorted(set(design.loads)), setting)
-    swept = await asyncio.to_thread(
-        analyse_loads, trial.observations, design.load_of, terms, check_trial(trial, reuses=chosen.reuses), predicted
-    )
-    narrator.found(swept.sweep.says)
-    detailed = tuple(seen for seen in trial.observations if design.load_of(seen.group) == design.concurrency)
-    return Judged(analysis=swept.analysis, sweep=swept.sweep, detailed=detailed)
+        return tuple(observations)
+    return tuple(seen for seen in observations if design.load_of(seen.group) == design.concurrency)
 
 
 def predict_loads(chosen: Technique, facts: Facts, loads: list[int], setting: Setting) -> Mapping[int, float | None]:

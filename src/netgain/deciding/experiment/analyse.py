@@ -3,11 +3,10 @@
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from netgain.deciding.experiment.correction import holm_levels
 from netgain.deciding.experiment.guards import Limits, judge_guards
 from netgain.deciding.experiment.identity import compare_tokens, said
 from netgain.deciding.experiment.observation import (
@@ -154,29 +153,6 @@ def analyse(observations: Sequence[Observation], terms: Terms, checks: Sequence[
         paired=terms.paired,
         slo_curve=None if terms.slo is None else slo_curve(observations, terms.slo),
     )
-
-
-def analyse_family(
-    candidates: Mapping[str, Sequence[Observation]], terms: Terms, checks: Mapping[str, Sequence[Check]] | None = None
-) -> dict[str, Analysis]:
-    """Judge several candidates that were tried for one purpose, each with observations of its own.
-
-    With more tries something looks good by chance, so each is held to its level by Holm's method: the more candidates, the
-    wider their intervals. All together adopt one that is equal to the baseline no more often than a single try may.
-    """
-    found = {
-        name: median_effect(pair(observations, end_to_end), terms.seed) for name, observations in candidates.items()
-    }
-    p_values = [1.0 if effect is None else 2.0 * min(effect.p_faster, effect.p_slower) for effect in found.values()]
-    levels = dict(zip(found, holm_levels(p_values, 1.0 - terms.confidence), strict=True))
-    return {
-        name: analyse(
-            observations,
-            msgspec.structs.replace(terms, confidence=1.0 - levels[name]),
-            () if checks is None else checks.get(name, ()),
-        )
-        for name, observations in candidates.items()
-    }
 
 
 def looped_prompts(observations: Sequence[Observation], terms: Terms) -> Looped:

@@ -36,7 +36,7 @@ class BudgetAccount(msgspec.Struct, frozen=True, kw_only=True):
 
     `whole`: what would be measured without a budget; `planned`: what was to be measured within it, which was expected to take
     `expected_s`; `run`: what was measured, which took `spent_s`. None = not known (yet). `lost`: what a smaller experiment loses
-    for the verdict. `says`: all of it in sentences.
+    for the verdict. `says`: all of it in sentences. `shared_by`: so many candidates, of which this is one with its share.
     """
 
     asked_s: float
@@ -49,11 +49,21 @@ class BudgetAccount(msgspec.Struct, frozen=True, kw_only=True):
     exceeded: bool = False
     lost: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
+    shared_by: int = 1
 
 
 def extent_of(design: Design) -> Extent:
     """All of a design."""
     return Extent(starts=design.starts, groups=len(design.groups), blocks=design.blocks)
+
+
+def extent_of_blocks(blocks: Sequence[Block]) -> Extent:
+    """What was measured."""
+    return Extent(
+        starts=len({block.start for block in blocks}),
+        groups=len({block.group for block in blocks}),
+        blocks=len(blocks),
+    )
 
 
 def budget_before(design: Design, budget_s: float, devices: int | None) -> BudgetAccount:
@@ -112,11 +122,7 @@ class Spending:
             return None
         before = before or budget_before(self._design, self._budget_s, self._held)
         wanted = extent_of(self._design.fewest if grown_to is None else self._design.up_to(grown_to))
-        run = Extent(
-            starts=len({block.start for block in blocks}),
-            groups=len({block.group for block in blocks}),
-            blocks=len(blocks),
-        )
+        run = extent_of_blocks(blocks)
         account = msgspec.structs.replace(
             before,
             asked_s=self._budget_s,
@@ -132,6 +138,14 @@ def newly_lost(before: BudgetAccount | None, after: BudgetAccount | None) -> tup
     """What was lost while measuring, beyond what was lost in the plan."""
     known = () if before is None else before.lost
     return () if after is None else tuple(said for said in after.lost if said not in known)
+
+
+def least_s(design: Design, run: Extent, spent_s: float) -> float:
+    """What the least that can decide takes of this design, of which as much as `run` took `spent_s`."""
+    groups = next(n for n in range(1, len(design.groups) + 1) if n == len(design.groups) or _decides(design, n))
+    if design.starts == 1 and not design.loads:
+        return spent_s * groups / max(1, run.groups)
+    return spent_s * (design.start_of(groups - 1) + 1) / max(1, run.starts)
 
 
 def _decides(design: Design, groups: int) -> bool:
@@ -157,6 +171,8 @@ def _says(account: BudgetAccount, wanted: Extent, ended: bool) -> tuple[str, ...
     assert run is not None
     assert spent_s is not None
     of = f"The budget of {amount(account.asked_s, account.devices)} was "
+    if account.shared_by > 1:
+        of = f"Its share of the budget, {amount(account.asked_s, account.devices)}, was "
     expected = (
         "" if account.expected_s is None else f"; {amount(account.expected_s, account.devices)} had been expected"
     )

@@ -2,7 +2,7 @@
 
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.observation import BASELINE
-from netgain.deciding.report.outcome import Outcome
+from netgain.deciding.report.outcome import Asked, Outcome
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.promise import promised_on
 from netgain.deciding.verdict.document import ArmFacts, DesignFacts, Load, Subject, VerdictDocument
@@ -15,7 +15,6 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
     """None when no candidate was tried, so that there is no verdict."""
     if outcome.analysis is None or outcome.chosen is None:
         return None
-    asked = outcome.asked
     technique = CATALOGUE.get(outcome.chosen)
     version = outcome.context.get("netgain")
     told = {arm.name: {} if arm.settings is None else arm.settings for arm in outcome.settings}
@@ -29,16 +28,7 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
             kind=None if technique is None else promised_on(technique.kind, outcome.engine),
             setting=None if outcome.prediction is None else outcome.prediction.setting,
         ),
-        load=Load(
-            workload=asked.workload,
-            digest=asked.workload_digest,
-            prompts=asked.prompts,
-            output_tokens_at_most=asked.output_tokens_at_most,
-            concurrency=asked.loads or (asked.concurrency,),
-            temperature=asked.temperature,
-            slo=asked.slo,
-            seed=asked.seed,
-        ),
+        load=load_of(outcome.asked),
         design=_design(outcome),
         arms=tuple(
             ArmFacts(
@@ -60,12 +50,27 @@ def document_of(outcome: Outcome) -> VerdictDocument | None:
         handoffs=outcome.handoffs,
         handoffs_unknown=outcome.handoffs_unknown,
         cost=outcome.cost,
+        family=outcome.family,
         counted=outcome.counted,
         caveats=outcome.caveats,
         cannot_show=outcome.cannot_show,
         deploy=outcome.deployable,
     )
     return publish(outcome.analysis, about, outcome.sweep)
+
+
+def load_of(asked: Asked) -> Load:
+    """What the servers were asked."""
+    return Load(
+        workload=asked.workload,
+        digest=asked.workload_digest,
+        prompts=asked.prompts,
+        output_tokens_at_most=asked.output_tokens_at_most,
+        concurrency=asked.loads or (asked.concurrency,),
+        temperature=asked.temperature,
+        slo=asked.slo,
+        seed=asked.seed,
+    )
 
 
 def _design(outcome: Outcome) -> DesignFacts:

@@ -71,7 +71,7 @@ def nothing_tried_markdown(outcome: Outcome) -> str:
         *items(f"{one.title}: {one.cannot_apply}" for one in outcome.hypotheses if one.cannot_apply),
         *_section("Caveats", [caveat.says for caveat in outcome.caveats]),
         *_section("What this cannot show", outcome.cannot_show),
-        _footer(outcome.created, outcome.context.get("netgain"), outcome.context.get("cpu")),
+        footer(outcome.created, outcome.context.get("netgain"), outcome.context.get("cpu")),
     ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -326,10 +326,11 @@ def _about(document: VerdictDocument) -> list[str]:
         "---",
         "",
         *items([", ".join(asked), *arms]),
-        _footer(document.created, document.netgain, document.machine.get("cpu")),
+        footer(document.created, document.netgain, document.machine.get("cpu")),
     ]
 
 
-def _footer(created: str, version: object, cpu: object) -> str:
+def footer(created: str, version: object, cpu: object) -> str:
+    """When, by which version and on what."""
     when = created[:16].replace("T", " ")
     return f"{plain(when)} UTC, netgain {plain(str(version or '(version unknown)'))}, {plain(str(cpu or 'machine unknown'))}."

@@ -15,6 +15,7 @@ from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.arms.settings_told import ArmSettings
 from netgain.deciding.experiment.block import Block
+from netgain.deciding.experiment.family import Place
 from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.deciding.experiment.sweep import Sweep
@@ -107,7 +108,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `asked.concurrency`. `engine` is what both arms run, `engine_version` as it says itself (None: it does not tell).
     `grown`: why the design was made larger than its form. `cost`: at the price that was given (None: none was). `budget`:
     what became of it (None: there was none). `handoffs_unknown`: why it is not known what they cost an arm, by its name.
-    `settings`: every one that the arms told of themselves."""
+    `settings`: every one that the arms told of themselves. `family`: its place among several candidates (None: it was the only
+    one)."""
 
     schema: Literal["netgain.decision"] = SCHEMA
     version: int = VERSION
@@ -153,6 +155,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     draft_account: DraftAccount | None = None
     cost: Costs | None = None
     budget: BudgetAccount | None = None
+    family: Place | None = None
 
 
 def arm_report(

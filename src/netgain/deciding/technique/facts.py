@@ -8,6 +8,7 @@ from netgain.deciding.technique.codec_asked import CodecAsked, KVMoved
 from netgain.deciding.technique.codecs_told import CodecsTold
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.deciding.technique.drafter import Drafter
+from netgain.deciding.technique.prompt_cost import PromptCost
 from netgain.deciding.technique.tier_asked import TierAsked
 from netgain.deciding.technique.transfer_rates import DiskRates
 from netgain.measuring.client.record import ClientRecord
@@ -18,6 +19,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     `synthetic_text`: the prompts are made up, so what a text says (and its answer) may not be judged.
     `step_cost` is the engine's measured cost of a step by what it holds; None with the reason in `step_cost_missing`.
+    `prompt_cost`: what computing prompts costs, where that was measured apart from steps that decode.
     `kv_dtype`: in which type the server keeps KV, in its own words; None where it does not tell. `kv_tokens` fit into its KV
     cache, each of `kv_token_bytes`. `drafter`: the draft that the user has, None where none was named.
     `starts`: under which start of the servers a prompt will be tried, by its id; what was left behind under another is gone
@@ -50,3 +52,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     codec: CodecAsked | None = None
     kv_moved: KVMoved | None = None
     disk_rates: DiskRates | None = None
+    prompt_cost: PromptCost | None = None
+
+    @property
+    def computing(self) -> PromptCost:
+        """Of prompts: as measured of them, else by steps."""
+        return self.prompt_cost or PromptCost(
+            cost=self.step_cost, missing=self.step_cost_missing, basis=self.step_cost_basis
+        )

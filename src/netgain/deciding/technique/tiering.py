@@ -61,8 +61,8 @@ class KVTiering:
         asked = _asked(facts)
         if len(asked) < 2:
             return "fewer than two recorded requests show their token ids, so nothing is known of shared beginnings"
-        if facts.step_cost is None:
-            return f"what computing a prompt costs is not known ({facts.step_cost_missing or 'not measured'})"
+        if facts.computing.cost is None:
+            return f"what computing a prompt costs is not known ({facts.computing.missing or 'not measured'})"
         if facts.kv_token_bytes is None or facts.kv_tokens is None:
             return size_unknown(facts)
         if not _curve(asked).hits(None).any():
@@ -81,13 +81,14 @@ class KVTiering:
     def predict(self, facts: Facts) -> Prediction:
         """The smallest tier with nearly the best gain, or of the size that was asked for: netgain's under its policy, which
         loads what is predicted to be sooner, others' loading what they find."""
-        if facts.step_cost is None or facts.kv_token_bytes is None or facts.kv_tokens is None:
+        computing = facts.computing
+        if computing.cost is None or facts.kv_token_bytes is None or facts.kv_tokens is None:
             raise UsageError("KV tiers cannot be predicted without a measured step cost and the size of KV")
         asked, link = _asked(facts), link_to(facts)
         curve = _curve(asked)
         told = facts.tier.gib
         outcomes = [
-            _outcome(gib, facts.step_cost, facts.kv_token_bytes, asked, curve, link)
+            _outcome(gib, computing.cost, facts.kv_token_bytes, asked, curve, link)
             for gib in (
                 _sizes(facts.kv_tokens * facts.kv_token_bytes, curve.distinct, facts.kv_token_bytes)
                 if told is None
@@ -122,7 +123,7 @@ class KVTiering:
             ),
             basis=(
                 f"stack distances of {len(asked)} recorded prompts: {best.tokens} of {sum(one.tokens for one in asked)} prompt "
-                f"tokens would come from the tier; prefill by the step cost {facts.step_cost_basis}; transfers {link.says}"
+                f"tokens would come from the tier; prefill by the step cost {computing.basis}; transfers {link.says}"
             ),
             not_covered=not_covered(facts, best.gib),
         )

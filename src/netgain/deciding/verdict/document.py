@@ -10,6 +10,7 @@ import msgspec
 
 from netgain.cost.price import Costs
 from netgain.deciding.experiment.agreement import Counted
+from netgain.deciding.experiment.family import Place
 from netgain.deciding.experiment.guards import GuardState
 from netgain.deciding.experiment.power import Needed
 from netgain.deciding.experiment.rollback import Rollback
@@ -169,6 +170,8 @@ class VerdictDocument(msgspec.Struct, frozen=True, kw_only=True):
     would decide an inconclusive run. With several loads `sweep` holds one effect per load. `counted`: the servers' own counters
     beside the client's counts. `cost`: at the price that was given (None: none was). `handoffs`: of the arms that tell them
     (None: none does); one that is not there had none, unless `handoffs_unknown` says by its name why that is not known.
+    `family`: its place among several candidates that were tried for one purpose, with the level it was held to (None: it was the
+    only one).
     """
 
     schema: Literal["netgain.verdict"] = SCHEMA
@@ -203,6 +206,7 @@ class VerdictDocument(msgspec.Struct, frozen=True, kw_only=True):
     handoffs_unknown: dict[str, str] = {}
     gain: GainAccount | None = None
     cost: Costs | None = None
+    family: Place | None = None
     counted: tuple[Counted, ...] = ()
     control: Control = Control()
     design: DesignFacts = DesignFacts()

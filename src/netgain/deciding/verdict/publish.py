@@ -7,6 +7,7 @@ import msgspec
 from netgain.cost.price import Costs
 from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Analysis
+from netgain.deciding.experiment.family import Place
 from netgain.deciding.experiment.guards import Guard
 from netgain.deciding.experiment.identity import Identity
 from netgain.deciding.experiment.sweep import Sweep
@@ -48,6 +49,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     handoffs_unknown: dict[str, str] = {}
     counted: tuple[Counted, ...] = ()
     cost: Costs | None = None
+    family: Place | None = None
     caveats: tuple[Caveat, ...] = ()
     cannot_show: tuple[str, ...] = ()
     deploy: tuple[Deployable, ...] = ()
@@ -97,6 +99,7 @@ def publish(analysis: Analysis, about: About, sweep: Sweep | None = None) -> Ver
         handoffs_unknown=about.handoffs_unknown,
         gain=None if analysis.waterfall is None else _account(analysis.waterfall),
         cost=about.cost,
+        family=about.family,
         counted=about.counted,
         control=Control(repeats=analysis.a_a, starts=analysis.control, noise_floor=verdict.noise_floor),
         design=design,

@@ -20,6 +20,9 @@ def to_json(document: VerdictDocument) -> bytes:
 def read_verdict(path: Path) -> VerdictDocument:
     """Read `verdict.json`, or the one in a report's folder. Raises UsageError with what is wrong and where."""
     file = path / NAME if path.is_dir() else path
+    if path.is_dir() and not file.exists() and (several := sorted(path.glob(f"*/{NAME}"))):
+        names = ", ".join(str(one.parent) for one in several)
+        raise UsageError(f"{path} holds the verdicts of several candidates; give the folder of one: {names}")
     try:
         text = read_plain(file)
     except OSError as error:
