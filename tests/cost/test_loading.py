@@ -107,7 +107,7 @@ def test_what_comes_by_layers_comes_within_the_pass(
     blocks: int, latency_s: float, block_s: float, group: int, groups: int, pass_s: float
 ) -> None:
     found = layered([0] * blocks, [rate(block_s, latency_s)], BYTES, group, groups, pass_s)
-    exchanges = groups * -(-found.blocks // group)
+    exchanges = groups * -(-found.blocks // (group * groups))  # each of as many bytes as `group` whole blocks have
     assert found.blocks * block_s + exchanges * latency_s <= pass_s * (1 + 1e-6)
     assert found.hidden_s <= found.blocks * block_s
 

@@ -107,9 +107,13 @@ def layered(
     block_s = block_bytes / link.bytes_per_s
     together = sum(1 for _ in takewhile(lambda tier: tier == found[-1], reversed(found)))
     moving_s = MOVING * pass_s
-    blocks = min(together, int(moving_s / (block_s + groups * link.latency_s / group)))
-    if groups * link.latency_s * -(-blocks // group) + blocks * block_s > moving_s:
-        blocks = blocks // group * group  # of one more exchange for a few blocks, the latency is too much
+    each = (
+        group * groups
+    )  # blocks of whose layers in one group an exchange brings as many bytes as of `group` whole blocks
+    blocks = max(
+        min(exchanges * each, together, int((moving_s - exchanges * groups * link.latency_s) / block_s))
+        for exchanges in range(1, -(-together // each) + 1)
+    )
     hidden_s = share * blocks * block_s * (groups - 1) / groups
     more_s = (groups - 1) * -(-blocks // group) * link.latency_s
     least_s = max(LEAST_HIDDEN_S, LEAST_HIDDEN * pass_s, LEAST_OF_LATENCY * more_s)

@@ -57,7 +57,10 @@ def warm_s(rate: float, groups: int) -> tuple[float, float, float, int]:
         await store(served, 3)
         await served.run(request("warm", PROMPT, 1))
         assert served.right(request("warm", PROMPT, 1))
-        assert served.kv("warm").loaded_tokens == PREFIX
+        kv = served.kv("warm")
+        assert (
+            kv.loaded_tokens == kv.chosen_tokens >= 0.9 * PREFIX
+        )  # of the last blocks, either is as soon at some rates
 
     kv = on_virtual_time(one, main).kv("warm")
     assert kv.actual_s is not None

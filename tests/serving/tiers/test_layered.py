@@ -94,3 +94,25 @@ def test_a_group_is_taken_once() -> None:
     one.take(10, data[: one.wanted(10).end], EXPECTED)
     with pytest.raises(ValueError, match="taken already"):
         one.take(10, b"", EXPECTED)
+
+
+def test_more_objects_come_in_one_exchange_the_fewer_layers_of_each() -> None:
+    one = LayeredObject(stored(7, 30).part.address(), LAYER, 30)
+    assert [one.in_one(end) for end in (5, 10, 30, 1)] == [6, 3, 1, 30]
+    one.take(20, packed(7, 30)[1])
+    assert one.in_one(25) == 6
+    assert LayeredObject(one.address, LAYER).in_one(5) == 1
+
+
+def test_what_nobody_is_going_to_ask_for_whole_is_let_go_of() -> None:
+    data = memoryview(bytearray(packed(7, 30)[1]))
+    one = LayeredObject(stored(7, 30).part.address(), LAYER, 30)
+    header = one.take(10, data) is not None and bytes(one.header)
+    one.passes()
+    one.take(30, data[one.head.payload_at + 10 * LAYER :])
+    assert one.whole() is None
+    assert bytes(one.header) == header
+    base = data.obj
+    assert isinstance(base, bytearray)
+    data.release()
+    base.clear()  # raises BufferError while anybody has a part of it

@@ -52,6 +52,11 @@ class PoolMemory:
     def planes(self) -> list[Plane]:
         return [part.plane for part in self._parts]
 
+    @property
+    def memories(self) -> list[torch.Tensor]:
+        """All of it: uint8 [layers, blocks, bytes] each."""
+        return [memory for part in self._parts for memory in part.memory]
+
     def read_blocks(self, blocks: Sequence[int]) -> list[Rows]:
         return [_read(part, blocks) for part in self._parts]
 

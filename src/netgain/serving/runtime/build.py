@@ -40,6 +40,7 @@ from netgain.serving.runtime.heap import give_back_freed_memory
 from netgain.serving.runtime.kept_step_cost import described, step_cost_store, upkeep_of
 from netgain.serving.runtime.tier_specs import shown
 from netgain.serving.runtime.torch_executor import TorchExecutor
+from netgain.serving.runtime.touching import touch_behind
 from netgain.serving.speculation.registry import (
     ControlOptions,
     ProposerOptions,
@@ -115,6 +116,7 @@ def build_engine(
     if config.kv.tiers:
         others = chunk_shapes(config.blending, model, kv_dtype)
         tiers = build_store(config.kv, memory.planes, clock, coder, others)
+        touch_behind(memory.memories)
     heads = draft.name if draft and drafts and drafts.features is not None else None
     blending = build_blending(config, loaded, kv_dtype, tiers, heads, notes)
     blender = blending.blender if blending else None

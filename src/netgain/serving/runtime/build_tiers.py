@@ -20,6 +20,7 @@ from netgain.serving.tiers.object import Expected
 from netgain.serving.tiers.pinning import Pinning
 from netgain.serving.tiers.shaped import ShapedMedium
 from netgain.serving.tiers.shared_memory import check_folder, folder_of
+from netgain.serving.tiers.staging import Staging
 from netgain.serving.tiers.tier import Tier, TierOptions
 
 MEMORY = frozenset({"dram", "shm"})
@@ -31,11 +32,11 @@ def build_tiers(specs: Sequence[TierSpec], clock: Clock, expected: Expected, opt
     """In the given order, fast to slow; of several of a kind, the later ones are numbered. Raises UsageError or Unavailable
     for what cannot be had here."""
     kinds = [spec.kind for spec in specs]
-    tiers = []
+    tiers, staging = [], Staging()
     for index, spec in enumerate(specs):
         number = kinds[:index].count(spec.kind)
         name = f"{spec.kind}{number + 1}" if number else spec.kind
-        tiers.append(Tier(name, _shaped(spec, _MEDIA[spec.kind](spec), clock), clock, options, expected))
+        tiers.append(Tier(name, _shaped(spec, _MEDIA[spec.kind](spec, staging), clock), clock, options, expected))
     return tiers
 
 
@@ -77,7 +78,7 @@ def written_back(specs: Sequence[TierSpec]) -> tuple[int, ...]:
     return back
 
 
-def _dram(spec: TierSpec) -> Medium:
+def _dram(spec: TierSpec, staging: Staging) -> Medium:
     return DramMedium(Pinning(POLICIES[spec.eviction](spec.capacity_bytes)))
 
 
@@ -86,26 +87,26 @@ def folder_for(spec: TierSpec) -> Path:
     return folder_of(spec.where) if spec.kind == "shm" else Path(spec.where).expanduser()
 
 
-def _disk(spec: TierSpec) -> Medium:
+def _disk(spec: TierSpec, staging: Staging) -> Medium:
     eviction = Pinning(POLICIES[spec.eviction](spec.capacity_bytes))
-    return DiskMedium(folder_for(spec), eviction, DiskOptions(durable=spec.durable))
+    return DiskMedium(folder_for(spec), eviction, DiskOptions(durable=spec.durable), staging)
 
 
-def _shm(spec: TierSpec) -> Medium:
+def _shm(spec: TierSpec, staging: Staging) -> Medium:
     check_folder(folder_for(spec), spec.capacity_bytes)
-    return _disk(msgspec.structs.replace(spec, durable=False))  # a power cut takes it all
+    return _disk(msgspec.structs.replace(spec, durable=False), staging)  # a power cut takes it all
 
 
-def _valkey(spec: TierSpec) -> Medium:
+def _valkey(spec: TierSpec, staging: Staging) -> Medium:
     from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions  # an extra
 
     options = RemoteOptions(ttl_s=spec.ttl_s)
     if spec.prefix is not None:
         options = msgspec.structs.replace(options, prefix=spec.prefix)
-    return RemoteMedium(spec.where, options)
+    return RemoteMedium(spec.where, options, staging)
 
 
-def _s3(spec: TierSpec) -> Medium:
+def _s3(spec: TierSpec, staging: Staging) -> Medium:
     from netgain.serving.tiers.objects import ObjectsMedium, ObjectsOptions  # an extra
 
     settings = {"endpoint": spec.endpoint, "region": spec.region}
@@ -118,7 +119,7 @@ def _s3(spec: TierSpec) -> Medium:
     return ObjectsMedium(spec.where, options)
 
 
-_MEDIA: Mapping[str, Callable[[TierSpec], Medium]] = MappingProxyType(
+_MEDIA: Mapping[str, Callable[[TierSpec, Staging], Medium]] = MappingProxyType(
     {"dram": _dram, "shm": _shm, "disk": _disk, "valkey": _valkey, "s3": _s3}
 )
 

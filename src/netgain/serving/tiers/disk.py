@@ -30,7 +30,7 @@ from netgain.serving.tiers.object_files import (
     fault_of,
     is_object,
     open_object,
-    read_all,
+    read_into,
     remove_if_dead,
     scandir,
     shards,
@@ -38,6 +38,7 @@ from netgain.serving.tiers.object_files import (
     whole_object,
 )
 from netgain.serving.tiers.pinning import Pinning
+from netgain.serving.tiers.staging import Staging
 
 T = TypeVar("T")
 _OBJECT = re.compile(r"[0-9a-f]{64}\.kv")
@@ -65,8 +66,11 @@ class DiskMedium:
 
     outlives = True
 
-    def __init__(self, folder: Path, eviction: Eviction, options: DiskOptions | None = None) -> None:
+    def __init__(
+        self, folder: Path, eviction: Eviction, options: DiskOptions | None = None, staging: Staging | None = None
+    ) -> None:
         self._folder = folder
+        self._staging = staging or Staging()
         self._eviction = eviction
         self._options = options or DiskOptions()
         self._number = itertools.count()
@@ -94,16 +98,16 @@ class DiskMedium:
         return await self._call(lambda: [self._read(key) for key in keys])
 
     async def ranges(self, wanted: Sequence[Range]) -> list[Data | None]:
-        return await self._call(lambda: [self._range(*one) for one in wanted])
+        return await self._call(lambda: [self._read(*one) for one in wanted])
 
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
-        return await self._call(lambda: [self._range(key, 0, HEAD_BYTES, uses=False) for key in keys])
+        return await self._call(lambda: [self._read(key, 0, HEAD_BYTES, uses=False) for key in keys])
 
     async def write(self, key: bytes, data: Data) -> None:
         await self._call(lambda: self._write(key, data))
 
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
-        return await self._call(lambda: [is_object(self._path(key)) or self._missed(key) for key in keys])
+        return await self._call(lambda: [is_object(self._place(key)) or self._missed(key) for key in keys])
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
         eviction = self._eviction
@@ -149,11 +153,15 @@ class DiskMedium:
             raise fault_of(error) from error
 
     def _path(self, key: bytes) -> Path:
-        name = key.hex()
-        return self._folder / name[:2] / f"{name}.kv"
+        return Path(self._place(key))
 
-    def _read(self, key: bytes) -> Data | None:
-        file = open_object(self._path(key))
+    def _place(self, key: bytes) -> str:
+        name = key.hex()
+        return f"{self._folder}/{name[:2]}/{name}.kv"
+
+    def _read(self, key: bytes, start: int = 0, end: int | None = None, *, uses: bool = True) -> Data | None:
+        """What is in a file from `start` on, up to the byte before `end` (None: to its end); None where there is none."""
+        file = open_object(self._place(key))
         if file is None:
             self._missed(key)
             return None
@@ -161,21 +169,10 @@ class DiskMedium:
             size = os.fstat(file).st_size
             if size > self._eviction.capacity:
                 return b""  # not ours under our name: refused and removed
-            data = read_all(file, size)
-            self._used(key, size, file)
-            return data
-        finally:
-            os.close(file)
-
-    def _range(self, key: bytes, start: int, end: int, *, uses: bool = True) -> Data | None:
-        file = open_object(self._path(key))
-        if file is None:
-            self._missed(key)
-            return None
-        try:
-            data = os.pread(file, end - start, start)
+            room = max(0, min(size, size if end is None else end) - start)
+            data = read_into(file, self._staging.room(room), start)
             if uses and start == 0:
-                self._used(key, os.fstat(file).st_size, file)
+                self._used(key, size, file)
             return data
         finally:
             os.close(file)

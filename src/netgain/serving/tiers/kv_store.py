@@ -318,7 +318,7 @@ class LayeredBlocks:
         self._root, self._keys, self._others = root, keys, others
         self._ends = (*starts[1:], plane.layers)
         layer_bytes = plane.block_bytes // plane.layers
-        self._objects = [LayeredObject(part_of(key, plane).address(), layer_bytes) for key in keys]
+        self._objects = [LayeredObject(part_of(key, plane).address(), layer_bytes, plane.layers) for key in keys]
 
     async def load(self, group: int, within_s: float | None = None) -> LayersLoaded:
         """The groups are asked for one after the other, as long as they come complete."""

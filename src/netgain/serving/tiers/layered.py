@@ -29,17 +29,19 @@ def group_starts(layers: int, groups: int) -> tuple[int, ...]:
 
 
 class LayeredObject:
-    """A raw object in the clear, under `address`; a layer takes `layer_bytes`. `wanted` says which bytes have the layers up to
-    the one before `end`, `take` is given them: by turns, `end` ascending from group to group."""
+    """A raw object in the clear, under `address`, of `layers` layers if that is known; a layer takes `layer_bytes`.
+    `wanted` says which bytes have the layers up to the one before `end`, `take` is given them: by turns, `end` ascending from
+    group to group."""
 
-    def __init__(self, address: bytes, layer_bytes: int) -> None:
+    def __init__(self, address: bytes, layer_bytes: int, layers: int | None = None) -> None:
         self.address = address
         self.tier: int | None = None  # which has it; set by the stack
         self.purges: int | None = None  # that the stack had seen when it was first asked for; set by the stack
-        self._layer_bytes = layer_bytes
+        self._layer_bytes, self._layers = layer_bytes, layers
         self._head: Head | None = None
         self._next = 0  # the first layer that has not come
         self._pieces: list[memoryview] = []
+        self._passes = False
 
     @property
     def head(self) -> Head:
@@ -55,6 +57,15 @@ class LayeredObject:
         """What comes before the payload."""
         assert self._pieces, "nothing has come"
         return self._pieces[0]
+
+    def passes(self) -> None:
+        """Nobody is going to ask for the whole: what was taken is let go of, and what is going to be."""
+        self._passes = True
+        del self._pieces[1:]
+
+    def in_one(self, end: int) -> int:
+        """Of how many such objects the layers up to the one before `end` are about as many bytes as one whole object."""
+        return 1 if self._layers is None else max(1, self._layers // max(1, end - self._next))
 
     def wanted(self, end: int) -> Range:
         if self._head is None:  # where its payload begins is not known yet: at HEAD_BYTES at the latest
@@ -93,14 +104,15 @@ class LayeredObject:
         view = view[: (end - self._next) * self._layer_bytes]
         check_run(head, self._next, end - self._next, view)
         if self._head is None:
-            self._pieces.append(before)
+            self._pieces.append(memoryview(bytes(before)))  # of its own, so that the rest can be let go of
         self._head, self._next = head, end
-        self._pieces.append(view)
+        if not self._passes:
+            self._pieces.append(view)
         return view
 
     def whole(self) -> bytes | None:
-        """The object, once all of it has come."""
-        if self._head is None or self._next < self._head.stored.part.layers:
+        """The object, once all of it has come, unless it `passes`."""
+        if self._head is None or self._passes or self._next < self._head.stored.part.layers:
             return None
         return b"".join(self._pieces)
 

@@ -24,7 +24,7 @@ _KINDS: Mapping[int, FaultKind] = MappingProxyType(
 )
 
 
-def open_object(path: Path) -> int | None:
+def open_object(path: Path | str) -> int | None:
     """An object's file for reading; None where there is none, or something that is no file: links, folders and pipes under the
     name of an object are not ours, and a pipe would be waited for. Raises OSError."""
     try:
@@ -49,6 +49,15 @@ def read_all(file: int, size: int) -> bytes:
     return data
 
 
+def read_into(file: int, room: memoryview, start: int = 0) -> memoryview:
+    """The bytes from `start` on, as many as there is room for; fewer where the file ends before. Raises OSError."""
+    os.lseek(file, start, os.SEEK_SET)
+    came = 0
+    while came < len(room) and (more := os.readv(file, [room[came:]])):
+        came += more
+    return room[:came]
+
+
 def whole_object(path: Path) -> bytes | None:
     """What is in an object's file; None where there is none. Raises OSError."""
     file = open_object(path)
@@ -60,10 +69,10 @@ def whole_object(path: Path) -> bytes | None:
         os.close(file)
 
 
-def is_object(path: Path) -> bool:
+def is_object(path: Path | str) -> bool:
     """Whether there is a file. Raises OSError."""
     try:
-        return stat.S_ISREG(path.lstat().st_mode)
+        return stat.S_ISREG(os.lstat(path).st_mode)
     except FileNotFoundError:
         return False
 

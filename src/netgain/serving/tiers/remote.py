@@ -15,6 +15,7 @@ from netgain.errors import Unavailable, UsageError
 from netgain.secrecy import without_userinfo
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
+from netgain.serving.tiers.staging import Staging
 from netgain.wording import install_command
 
 try:
@@ -23,6 +24,8 @@ try:
     from redis.asyncio.connection import AbstractConnection
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
+
+    from netgain.serving.tiers.bulk import receive
 except ModuleNotFoundError as error:
     raise Unavailable(f"KV in Valkey or Redis needs a client: {install_command('valkey')}") from error
 
@@ -61,13 +64,14 @@ class RemoteMedium:
 
     outlives = True
 
-    def __init__(self, url: str, options: RemoteOptions | None = None) -> None:
+    def __init__(self, url: str, options: RemoteOptions | None = None, staging: Staging | None = None) -> None:
         self._options = options or RemoteOptions()
         if not re.fullmatch(r"[\w:./-]*", self._options.prefix, re.ASCII):
             raise UsageError(f"{self._options.prefix!r} is no prefix of keys: use letters, digits and _ : . / -")
         self._prefix = self._options.prefix.encode()
+        self._staging = staging or Staging()
         try:
-            pool = _Pool.from_url(
+            self._pool = _Pool.from_url(
                 url,
                 max_connections=self._options.connections,
                 timeout=None,  # for a free connection; the tier bounds every wait
@@ -82,20 +86,17 @@ class RemoteMedium:
             raise UsageError(
                 f"{without_userinfo(url)!r} is no address of a server{why}. Write redis://HOST:PORT/0"
             ) from error
-        self._server = client.Redis(connection_pool=pool)
+        self._server = client.Redis(connection_pool=self._pool)
 
     async def read(self, keys: Sequence[bytes]) -> list[Data | None]:
-        return cast(list[Data | None], await self._call(lambda: self._server.mget(self._names(keys))))
+        return await self._received([(b"GET", name) for name in self._names(keys)])
 
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None]:
         return await self.ranges([Range(key, 0, HEAD_BYTES) for key in keys])
 
     async def ranges(self, wanted: Sequence[Range]) -> list[Data | None]:
-        pipeline = self._server.pipeline(transaction=False)
-        for key, start, end in wanted:
-            pipeline.getrange(self._prefix + key, start, end - 1)
-        found = await self._call(pipeline.execute)
-        return [data or None for data in found]  # what is empty is no object, and may as well not be there
+        commands = [(b"GETRANGE", self._prefix + key, start, end - 1) for key, start, end in wanted]
+        return [data or None for data in await self._received(commands)]  # what is empty may as well not be there
 
     async def write(self, key: bytes, data: Data) -> None:
         ttl_ms = None if self._options.ttl_s is None else max(1, round(self._options.ttl_s * 1000))
@@ -140,6 +141,24 @@ class RemoteMedium:
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
         return [self._prefix + key for key in keys]
+
+    async def _received(self, commands: Sequence[tuple[bytes | int, ...]]) -> list[Data | None]:
+        """What the server answers to commands that give values."""
+
+        async def once() -> list[Data | None]:
+            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            try:
+                return list(await receive(connection, commands, self._staging))
+            finally:
+                await self._pool.release(connection)
+
+        async def ask() -> list[Data | None]:
+            try:
+                return await once()
+            except exceptions.ConnectionError:
+                return await once()
+
+        return await self._call(ask) if commands else []
 
     async def _call(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:

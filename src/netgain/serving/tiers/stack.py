@@ -161,10 +161,12 @@ class Stack:
                     if data is None:
                         continue
                     one.tier = index
+                    if not self.faster(index):
+                        one.passes()
                     if condemns(met, one.header):
                         continue
                     found[place] = data
-                    if index and one.purges == self.purges and (whole := one.whole()) is not None:
+                    if one.purges == self.purges and (whole := one.whole()) is not None:
                         self.promote(one.address, whole, index)
         return found
 

@@ -24,9 +24,10 @@ _ASKED_ABOUT = 64  # keys in one question
 
 
 class TierOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`timeout_s` and what its bytes take at `slowest_bytes_per_s` bound one exchange of at most `group` objects, so that a slow
-    medium gets through and a hung one costs one such wait; `at_once` go on together. `object_bytes` is what an object may be
-    expected to have before one was met. `pause_s`: how long nothing is written after the medium was full or read-only.
+    """`timeout_s` and what its bytes take at `slowest_bytes_per_s` bound one exchange of at most `group` objects, or about as
+    many bytes of more, so that a slow medium gets through and a hung one costs one such wait; `at_once` go on together.
+    `object_bytes` is what an object may be expected to have before one was met. `pause_s`: how long nothing is written after
+    the medium was full or read-only.
     `retention_s`: what was written longer ago is never used, and is removed when it is met (and by sweeps, see inventory.py);
     None: no age is too old."""
 
@@ -93,7 +94,13 @@ class Tier:
             return data
 
         found = await self._get(
-            keys, within_s, self._medium.read, whole, lambda key: key, lambda key: self._object_bytes
+            keys,
+            within_s,
+            self._medium.read,
+            whole,
+            lambda key: key,
+            lambda key: self._object_bytes,
+            self._options.group,
         )
         self._count(found, judged)
         return found
@@ -118,8 +125,9 @@ class Tier:
         async def read(group: Sequence[LayeredObject]) -> list[Data | None]:
             return await self._medium.ranges([one.wanted(end) for one in group])
 
+        group = self._options.group * min((one.in_one(end) for one in objects), default=1)
         found = await self._get(
-            objects, within_s, read, layers, lambda one: one.address, lambda one: one.wanted_bytes(end)
+            objects, within_s, read, layers, lambda one: one.address, lambda one: one.wanted_bytes(end), group
         )
         self._count([data for data, before in zip(found, began, strict=True) if not before])
         return found
@@ -132,11 +140,12 @@ class Tier:
         use: Callable[[W, Data], Data | None],
         key_of: Callable[[W], bytes],
         size_of: Callable[[W], int],
+        group_size: int,
     ) -> list[Data | None]:
         """What `use`, which raises Refused, makes of what `read` gives, group by group."""
         until_s = None if within_s is None else self._clock.now() + within_s
         found: list[Data | None] = []
-        for group in _groups(wanted, self._options.group):
+        for group in _groups(wanted, group_size):
             started_s = self._clock.now()
             try:
                 came = await self._exchanges.transfer(partial(read, group), sum(map(size_of, group)), until_s)
