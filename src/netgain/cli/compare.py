@@ -82,7 +82,7 @@ def compare(
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a run of started arms that ended before its end: go on with the same settings.",
+            help="Folder of a run on servers that ended before its end: go on with the same settings.",
             show_default=False,
         ),
     ] = None,

@@ -33,12 +33,12 @@ def rounded(dtype="q4_1", **options):
     )
 
 
-def test_other_weights_are_not_adopted_before_their_quality_was_measured(settings, tasks):
+def test_other_weights_are_not_adopted_before_their_quality_was_measured(settings, tasks, tmp_path):
     asked = {"overrides": ("dtype=it is what is tried",)}
     with paced_server(owner="netgain", card=json.dumps(CARD)) as before, rounded() as after:
         unmeasured = compare(settings(before, after, **asked), Silence())
         quality = QualityAsked(texts="none", tasks=tasks, margin=0.2)
-        measured = compare(settings(before, after, **asked, quality=quality), Silence())
+        measured = compare(settings(before, after, **asked, quality=quality, output=tmp_path / "measured"), Silence())
     verdict = unmeasured.analysis.verdict
     assert (verdict.finding, verdict.decision) == ("faster", "inconclusive")
     assert any("dtype (bf16 against q4_1)" in why and "--texts bundled" in why for why in verdict.reasons)

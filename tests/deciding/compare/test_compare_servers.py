@@ -54,14 +54,15 @@ def test_five_percent_longer_tokens_are_found(settings):
     assert any("not known to be equal" in caveat and "dtype" in caveat for caveat in outcome.caveats)
 
 
-def test_a_gain_is_not_adopted_before_devices_and_number_types_are_known(settings):
+def test_a_gain_is_not_adopted_before_devices_and_number_types_are_known(settings, tmp_path):
     """Two servers that tell only the model's name may be one device against two, or 16 bits against 8."""
     with paced_server(token_s=0.006) as baseline, paced_server(token_s=0.003) as candidate:
         unknown = compare(settings(baseline, candidate), Silence()).analysis.verdict
         sides = [declaring(url, "devices=1,dtype=bf16") for url in (baseline, candidate)]
-        known = compare(settings(*sides), Silence()).analysis.verdict
+        known = compare(settings(*sides, output=tmp_path / "known"), Silence()).analysis.verdict
         accepted = ("dtype=one checkpoint", "devices=one each")
-        overridden = compare(settings(baseline, candidate, overrides=accepted), Silence()).analysis.verdict
+        third = settings(baseline, candidate, overrides=accepted, output=tmp_path / "third")
+        overridden = compare(third, Silence()).analysis.verdict
     assert (unknown.decision, unknown.finding) == ("inconclusive", "faster")
     assert any("dtype and devices are not known of both sides" in why for why in unknown.reasons)
     assert any("--baseline-is dtype=...,devices=... --candidate-is" in why for why in unknown.reasons)
@@ -236,7 +237,7 @@ async def test_what_is_no_server_is_said(settings, free_port):
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--rate", "1", "--concurrency", "2"], "give one of"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--budget", "20"], "write device-hours such as 2h"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--starts", "3"], "--starts is for two arms"),
-        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--resume", "x"], "started here; there is none"),
+        (["--baseline", "http://h:1", "--candidate", "http://h:2", "--resume", "x"], "nothing to resume in x"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--tasks", "no.jsonl"], "no.jsonl cannot be read"),
         (["--baseline", "http://h:1", "--candidate", "http://h:2", "--scorer", "true"], "give them with --tasks"),
         (["--baseline", "a.json", "--candidate", "b.json", "--texts", "bundled"], "results are none"),

@@ -15,9 +15,10 @@ ARMS = Described(), described_by_command("netgain serve default --speculation ng
 
 @pytest.fixture
 def planned(settings):
-    def planned(*sides, start_s=1.0, repeatable=True, request_s=0.1, **fields):
+    def planned(*sides, start_s=1.0, repeatable=True, request_s=0.1, narrator=None, devices=(None, None), **fields):
         asked = settings(*sides, **fields)
-        return plan(asked, load_traffic(asked.workload), request_s, start_s, repeatable, Silence())
+        told = dict(zip(("baseline", "candidate"), devices, strict=True))
+        return plan(asked, load_traffic(asked.workload), request_s, start_s, repeatable, narrator or Silence(), told)
 
     return planned
 
@@ -97,3 +98,41 @@ def test_secrets_of_an_arms_command_line_are_not_kept(planned):
     assert "hf_one" not in str(tree)
     assert "two" not in str(tree["baseline"])
     assert "--max-num-seqs" in str(tree["baseline"])
+
+
+class Heard(Silence):
+    """Keeps what was found."""
+
+    def __init__(self):
+        self.said = []
+
+    def found(self, text):
+        self.said.append(text)
+
+
+@pytest.mark.parametrize(
+    ("devices", "control", "held"),
+    [
+        ((4, 2), False, "2 arms x 4 devices x"),
+        ((None, None), False, "2 arms x 1 device (assumed) x"),
+        ((4, None), False, "2 arms x 4 devices (assumed) x"),
+        ((4, 4), True, "2 arms x 4 devices x"),
+    ],
+)
+def test_device_hours_of_running_servers_are_told_before(planned, devices, control, held):
+    """24 groups of 2 prompts, each asked twice of either server for a second: 3.2 minutes, and 0.5 for a control."""
+    narrator = Heard()
+    form = {"quick": False, "request_s": 1.0, "control": control}
+    planned("http://a:1", "http://b:1", narrator=narrator, devices=devices, **form)
+    (said,) = narrator.said
+    assert held in said
+    minutes = float(said.rpartition(" x ")[2].removesuffix(" min)"))
+    assert minutes == pytest.approx(3.7 if control else 3.2, abs=0.05)
+    hours = 2 * max(known or 1 for known in devices) * minutes / 60.0
+    assert float(said.split()[3]) == pytest.approx(hours, rel=0.05)
+
+
+def test_one_server_that_is_compared_with_itself_holds_its_devices_once(planned):
+    narrator = Heard()
+    planned("http://a:1", "http://a:1", narrator=narrator, devices=(8, 8), control=True)
+    assert "(1 arm x 8 devices x" in narrator.said[0]

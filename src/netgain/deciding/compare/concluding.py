@@ -40,7 +40,7 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
     design = planned.design
     stopped = (f"interrupted after {how_far(trial, design)}",) if trial.stopped else ()
     asked = {name: _tokens_from(measured, measured.urls[name]) for name in measured.watched}
-    checks = check_trial(trial, same_cache=False)
+    checks = check_trial(trial, same_cache=False, went_on=not settings.started)
     if measured.watched:
         checks += check_servers(measured.watched, asked)
     way = Way(
@@ -116,9 +116,10 @@ def _cache_state(ready: Prepared, design: Design) -> str:
 
 
 def _tokens_from(measured: Measured, url: str) -> int | None:
-    """Output tokens that this client got from one server, by whatever arms; None where a count is unknown."""
+    """Output tokens that this client got from one server, by whatever arms, since its counters are read; None where a count is
+    unknown."""
     of = {name for name, other in measured.urls.items() if other == url}
-    counts = [seen.record.output_tokens for seen in measured.trial.observations if seen.arm in of and seen.record.ok]
+    counts = [seen.record.output_tokens for seen in measured.trial.fresh if seen.arm in of and seen.record.ok]
     return None if None in counts else sum(number or 0 for number in counts)
 
 

@@ -32,6 +32,12 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return self.salted or all(cold.verified is True for cold in self.cold.values())
 
     @property
+    def devices(self) -> dict[str, int | None]:
+        """Of each side, as its server told or somebody declared; None where nobody did."""
+        told = {name: one.traits.get("devices") for name, one in self.known.items()}
+        return {name: one.value if one and isinstance(one.value, int) else None for name, one in told.items()}
+
+    @property
     def request_s(self) -> float:
         """Seconds that a single request takes, of the slower server."""
         return max(one.unloaded_s for one in self.met.values())

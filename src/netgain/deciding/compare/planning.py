@@ -1,6 +1,7 @@
 """How much of a comparison is measured: groups of prompts under starts of the servers, within the time or the budget there is."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.spending import BudgetAccount, Extent, extent_of
 from netgain.measuring.client.narrator import Narrator
+from netgain.measuring.measurement.result import Server
 from netgain.measuring.workload.item import Workload
 from netgain.wording import brief, count
 
@@ -22,13 +24,14 @@ QUEUES = 4.0  # times the requests that are in flight on average are sent in a b
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Kept on disk beside the blocks of started arms. `settings`: what was asked for, as a tree; `lost`: what the budget took;
-    `budget`: what was planned within it (None: there is none)."""
+    """Kept on disk beside the blocks. `settings`: what was asked for, as a tree; `lost`: what the budget took; `budget`: what was
+    planned within it (None: there is none). `servers`: what those that others run told of themselves before the first block."""
 
     settings: dict[str, Any]
     design: Design
     lost: tuple[str, ...] = ()
     budget: BudgetAccount | None = None
+    servers: dict[str, Server] = {}
 
 
 def tree_of(settings: Settings) -> dict[str, Any]:
@@ -49,9 +52,17 @@ def plan_before(settings: Settings) -> Plan:
 
 
 def plan(
-    settings: Settings, workload: Workload, request_s: float, start_s: float, repeatable: bool, narrator: Narrator
+    settings: Settings,
+    workload: Workload,
+    request_s: float,
+    start_s: float,
+    repeatable: bool,
+    narrator: Narrator,
+    devices: Mapping[str, int | None],
+    servers: Mapping[str, Server] | None = None,
 ) -> Plan:
-    """`request_s`: of a single request; `repeatable`: a prompt can be asked again without being found in a cache. Raises
+    """`request_s`: of a single request; `repeatable`: a prompt can be asked again without being found in a cache; `devices`: of
+    each side, as its server told or somebody declared (None: nobody); `servers`: those that others run. Raises
     UsageError where the budget is too small for anything."""
     form, lost = settings.form, tuple[str, ...]()
     if settings.rate_per_s is not None:
@@ -59,11 +70,12 @@ def plan(
         form = msgspec.structs.replace(form, group_size=max(form.group_size, math.ceil(QUEUES * in_flight)))
     pace = _pace(settings, form, request_s)
     asked, form = form, form.fitted(*pace)
-    devices: int | None = None
+    held: int | None = None
     if len(settings.started) < 2:
         expected_s = form.expected_s(*pace)
         lost = _lost(settings.budget_s, asked, form, expected_s)
-        for said in lost:
+        cost = _running(settings, form, expected_s, start_s, devices)
+        for said in (f"the experiment: {cost.says}", *lost):
             narrator.found(said)
         groups = form.groups
         if not repeatable:
@@ -83,7 +95,7 @@ def plan(
         if settings.budget_s is not None:
             form, lost = within(settings.budget_s, form, priced)
         cost = priced(form)
-        devices, expected_s = cost.arms * cost.devices, 3600.0 * cost.device_hours
+        held, expected_s = cost.arms * cost.devices, 3600.0 * cost.device_hours
         for said in (f"the experiment: {cost.says}", *lost):
             narrator.found(said)
         chosen = workload.subset(form.starts * form.groups * form.group_size)
@@ -95,13 +107,27 @@ def plan(
         planned = extent_of(design.fewest)
         budget = BudgetAccount(
             asked_s=settings.budget_s,
-            devices=devices,
+            devices=held,
             whole=planned if form == asked else _extent(asked, repeatable),
             planned=planned,
             expected_s=expected_s,
             lost=lost,
         )
-    return Plan(settings=tree_of(settings), design=design, lost=lost, budget=budget)
+    return Plan(settings=tree_of(settings), design=design, lost=lost, budget=budget, servers=dict(servers or {}))
+
+
+def _running(
+    settings: Settings, form: Form, measuring_s: float, start_s: float, devices: Mapping[str, int | None]
+) -> Estimate:
+    """Where a server runs already: what all of them hold meanwhile. A control asks a running baseline's own server."""
+    started = len(settings.started) + ("baseline" in settings.started and form.control_every is not None)
+    running = 1 if settings.same_server else 2 - len(settings.started)
+    return Estimate(
+        arms=started + running,
+        devices=max((known or 1 for known in devices.values()), default=1),
+        wall_s=measuring_s + started * start_s,
+        assumed=None in devices.values(),
+    )
 
 
 def _extent(form: Form, mirrored: bool) -> Extent:

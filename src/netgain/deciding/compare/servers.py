@@ -15,6 +15,7 @@ from netgain.deciding.compare.meeting import know
 from netgain.deciding.compare.outcome import Comparison
 from netgain.deciding.compare.planning import Plan, announcement, plan, plan_before
 from netgain.deciding.compare.quality import quality_ask
+from netgain.deciding.compare.resuming import check_same_servers, check_unused, running_servers
 from netgain.deciding.compare.rule import overrides_of, rule
 from netgain.deciding.compare.running import RunningServer
 from netgain.deciding.compare.settings import Settings
@@ -41,7 +42,7 @@ from netgain.deciding.experiment.journal import FILE
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.spending import Spending
 from netgain.deciding.experiment.trial_file import write_records
-from netgain.errors import NetgainError, Unavailable, UsageError
+from netgain.errors import NetgainError, Unavailable
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.measurement.ask import load_items
 from netgain.measuring.measurement.server import introduced, meet
@@ -60,14 +61,18 @@ async def compare_servers(settings: Settings, narrator: Narrator) -> Comparison:
         check_files(settings.quality.texts, settings.quality.tasks, settings.quality.scorer)
     load_traffic(settings.workload)  # refused before anything is started
     before = plan_before(settings) if settings.resume else None
-    if settings.started and before is None and (settings.output / FILE).exists():
-        raise UsageError(f"{settings.output} holds another experiment; resume it (--resume), or name another folder")
+    if before is None:
+        check_unused(settings)
     check_ports(settings.started)
     async with AsyncExitStack() as stack:
         if settings.started:  # their logs go there
             stack.enter_context(claimed(settings.output))
         started = await start_sides(settings, stack, narrator)
         ready = await _prepare(settings, started, overrides, narrator)
+        servers = running_servers(settings, {name: one.server for name, one in ready.met.items()})
+        caveats: tuple[str, ...] = ()
+        if before is not None:
+            caveats = check_same_servers(settings.output, before.servers, servers, before.design.mirrored)
         if not settings.started:
             stack.enter_context(claimed(settings.output))
         narrator.phase("looking whether their caches begin cold")
@@ -84,8 +89,17 @@ async def compare_servers(settings: Settings, narrator: Narrator) -> Comparison:
             bases = ready.met[BASELINE], ready.met[CANDIDATE]
             ask = quality_ask(settings, (bases[0].base, bases[1].base), (bases[0].server.model, bases[1].server.model))
             quality = await judge_arms(ask, narrator, settings.quality.limits)
-        planned = before or plan(settings, ready.workload, ready.request_s, started.start_s, ready.repeatable, narrator)
-        measured = await _measure(settings, stack, started, ready, planned, quality, narrator)
+        planned = before or plan(
+            settings,
+            ready.workload,
+            ready.request_s,
+            started.start_s,
+            ready.repeatable,
+            narrator,
+            ready.devices,
+            servers,
+        )
+        measured = await _measure(settings, stack, started, ready, planned, quality, caveats, narrator)
     if not any(seen.record.ok for seen in measured.trial.observations):
         raise Unavailable(
             f"neither server answered a request of the run; the first: {measured.trial.observations[0].record.error}"
@@ -105,17 +119,19 @@ async def _measure(
     ready: Prepared,
     planned: Plan,
     quality: QualityJudged | None,
+    resumed: tuple[str, ...],
     narrator: Narrator,
 ) -> Measured:
+    """`resumed`: what is to be said of a run that goes on."""
     design = planned.design
     arms = await all_arms(settings, stack, started, ready.met, ready.may_reset, design.with_control, narrator)
-    journal = None
-    if started.arms:
-        journal = journal_of(settings.output, settings.resume, planned.settings, design, arms)
-        stack.callback(journal.close)
-        if not settings.resume:
-            keep(settings.output, planned)
-    caveats = (*frozen(started), *what_differs(ready.known))
+    if not settings.resume and not settings.started:
+        (settings.output / FILE).unlink(missing_ok=True)  # of a finished run, as was checked
+    journal = journal_of(settings.output, settings.resume, planned.settings, design, arms)
+    stack.callback(journal.close)
+    if not settings.resume:
+        keep(settings.output, planned)
+    caveats = (*frozen(started), *what_differs(ready.known), *resumed)
     for caveat in caveats:
         narrator.found(caveat)
     narrator.phase(announcement(design, ready.request_s), design.fewest.blocks)
@@ -126,7 +142,7 @@ async def _measure(
         settings.budget_s,
         len(arms) * settings.devices if both else 1,
         len(arms) * started.start_s if both else 0.0,
-        () if journal is None else [one.block for one in journal.kept],
+        [one.block for one in journal.kept],
     )
 
     def on_block(block: Block, total: int) -> None:
@@ -144,7 +160,7 @@ async def _measure(
         restart if both else None,
         journal,
         when_enough(design, settings.minimum_effect, settings.seed, narrator, grown.append),
-        keep_interrupted=journal is None,  # else its blocks are on the disk, and it can go on
+        keep_interrupted=not started.arms,  # else nothing is judged before it went on to its end
         counting=tuple(started.arms),
         affords=spending.affords,
     )

@@ -61,8 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison. `promises_identity`: the candidate promises the baseline's very tokens. `may_reset`: the
     servers' caches may be reset (others may use them). `budget_s`: for the experiment, of started arms in device-seconds.
     `rate_per_s`: requests come at that rate (Poisson) instead of keeping `concurrency` in flight.
-    `starts`: of each arm, where both are started here (None: as many as the form has). `resume`: `output` holds a run of
-    started arms that ended before its end. `quality` None: it is not measured. `price`: what both sides cost is told as well."""
+    `starts`: of each arm, where both are started here (None: as many as the form has). `resume`: `output` holds a run
+    that ended before its end. `quality` None: it is not measured. `price`: what both sides cost is told as well."""
 
     output: Path
     baseline: SideAsked
@@ -185,6 +185,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "--ignore-eos": self.ignore_eos,
             "--temperature": self.temperature is not None,
             "--reset-caches": self.may_reset,
+            "--resume": self.resume,
             "--header": bool(self.baseline.headers or self.candidate.headers),
         }
         if given := [option for option, is_given in asked.items() if is_given]:
@@ -197,8 +198,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--starts is for two arms that are started here; what others run is measured as it runs")
         if self.starts is not None and not 1 <= self.starts <= MOST_STARTS:
             raise UsageError(f"the starts are {self.starts}; they must lie in [1, {MOST_STARTS}]")
-        if self.resume and not self.started:
-            raise UsageError("--resume goes on with arms that are started here; there is none")
 
     def _check_servers(self) -> None:
         for name, side in (("baseline", self.baseline), ("candidate", self.candidate)):

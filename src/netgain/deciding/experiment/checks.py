@@ -18,12 +18,14 @@ CLIENT_LIMIT = 0.25  # of blocks: in one of a second or two, a single late wake-
 FOREIGN_CPU_NOTICE = 0.10  # cores
 
 
-def check_trial(trial: Trial, same_cache: bool = True, reuses: bool = False) -> tuple[Check, ...]:
+def check_trial(
+    trial: Trial, same_cache: bool = True, reuses: bool = False, went_on: bool = False
+) -> tuple[Check, ...]:
     """All validity checks. One with `ok` False voids the run; None means that it could not be checked.
 
     `same_cache` False: the arms' caches may work differently, as those of two engines do, so that only the repeats of an arm
     must find the same. `reuses`: what an arm finds is the effect under test and depends on what was stored by then, so it is
-    told only.
+    told only. `went_on`: the servers are others' and went on running where the run had ended.
     """
     return (
         _idle(trial.blocks),
@@ -32,7 +34,7 @@ def check_trial(trial: Trial, same_cache: bool = True, reuses: bool = False) -> 
         _told_cache(trial.observations) if reuses else _cache(trial.observations, same_cache),
         _foreign(trial.blocks),
         *((check_counts(trial.counted),) if trial.counted else ()),
-        *_resumed(trial),
+        *_resumed(trial, went_on),
     )
 
 
@@ -175,7 +177,7 @@ def _foreign(blocks: Sequence[Block]) -> Check:
     )
 
 
-def _resumed(trial: Trial) -> tuple[Check, ...]:
+def _resumed(trial: Trial, went_on: bool) -> tuple[Check, ...]:
     """A run that went on after it had ended measured some starts with two processes per arm: said, since a start's own bias
     changed within it."""
     if not trial.resumed_at:
@@ -186,6 +188,8 @@ def _resumed(trial: Trial) -> tuple[Check, ...]:
         if 0 < at < len(trial.blocks) and trial.blocks[at - 1].start == trial.blocks[at].start
     ]
     told = f"the run went on after it had ended, {count(len(trial.resumed_at), 'time')}"
+    if went_on:
+        within, told = [], f"{told}, with the servers that it had begun with"
     if within:
         starts = sorted({trial.blocks[at].start for at in within})
         told += f"; start {', '.join(map(str, starts))} of the servers holds blocks of several processes per arm"

@@ -81,7 +81,7 @@ def changes(before: Server, after: Server) -> tuple[str, ...] | None:
         tells = True
         if before.said[engines] != after.said[engines]:
             found.append(f"its engine was restarted ({before.said[engines]} times before, {after.said[engines]} after)")
-    for name in ("engine", "version", "weights", *_COUNTS):
+    for name in ("engine", "version", "model", *(name for name in _NAMES if name != "version")):
         earlier, later = getattr(before, name), getattr(after, name)
         if earlier is not None and later is not None and earlier != later:
             found.append(f"its {name} changed from {earlier} to {later}")
