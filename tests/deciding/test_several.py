@@ -127,6 +127,10 @@ def test_each_candidate_is_tried_by_itself_and_the_one_that_gains_most_is_to_be_
     for text in (console.file.getvalue(), candidates_markdown(document)):
         assert "ADOPT suffix" in text
         assert "2.5 %" in text
+        for said in document.caveats:
+            assert " ".join(said.split()[:4]) in text
+    shared = [said for said in document.caveats if said.startswith("Answers: on vllm")]
+    assert len(shared) == 1, "what is said of both is said once, without a name"
 
 
 def test_a_run_that_ended_in_the_second_candidate_goes_on_there(settings, tmp_path, leaves_no_process):

@@ -47,6 +47,8 @@ def print_candidates(document: CandidatesDocument, console: Console) -> None:
             console.print(
                 f"[yellow]-[/] {escape(one.technique)}: {escape(one.untried)}", highlight=False, soft_wrap=True
             )
+    for said in document.caveats:
+        console.print(f"[dim]-[/] {escape(said)}", highlight=False, soft_wrap=True)
     deploy = document.deploy
     if deploy is not None and deploy.command is not None:
         word = "Deploy" if deploy.advises == "candidate" else "Keep"
@@ -70,7 +72,8 @@ def candidates_markdown(document: CandidatesDocument) -> str:
         lines += [f"### {plain(one.title)}: {one.decision}", "", sentence(one.headline or ""), ""]
         lines += items(said for said in one.reasons if said not in (one.headline or ""))
     untried = [f"{one.title}: {one.untried}" for one in document.lines if one.untried is not None]
-    for title, said in (("Not tried", untried), ("What this cannot show", document.cannot_show)):
+    told = (("Not tried", untried), ("Caveats", document.caveats), ("What this cannot show", document.cannot_show))
+    for title, said in told:
         lines += [f"### {title}", "", *items(said)] if said else []
     if deploy is not None:
         lines += [f"### Deploy ({plain(deploy.engine)})", ""]

@@ -1,6 +1,7 @@
 """Everything that one decision between several candidates produced, and what it says of them together: which one to turn on."""
 
 import math
+from collections import defaultdict
 from typing import Literal
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from netgain.deciding.experiment.spending import amount
 from netgain.deciding.experiment.statistics import CONFIDENCE, Effect
 from netgain.deciding.experiment.verdict import Decision, change
-from netgain.deciding.report.document import load_of
+from netgain.deciding.report.document import document_of, load_of
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.kind import Kind
@@ -79,7 +80,7 @@ class CandidateLine(msgspec.Struct, frozen=True, kw_only=True):
 class CandidatesDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Which of several candidates to turn on. `adopted`: the one to turn on (None: none of them), `others_adopted`: those that
     pay as well, tried by themselves. `together`: what all verdicts together may err. `lines`: those that were tried first.
-    `not_applicable`: techniques that could not be tried here, and why."""
+    `not_applicable`: techniques that could not be tried here, and why. `caveats`: what must be known of one or of all."""
 
     schema: Literal["netgain.candidates"] = SCHEMA
     version: Literal[1] = VERSION
@@ -101,6 +102,7 @@ class CandidatesDocument(msgspec.Struct, frozen=True, kw_only=True):
     not_applicable: dict[str, str]
     deploy: Deployable | None
     budget: SharedBudget | None
+    caveats: tuple[str, ...]
     cannot_show: tuple[str, ...]
     machine: dict[str, str | int | float | None]
 
@@ -145,8 +147,21 @@ def candidates_document(found: Several) -> CandidatesDocument | None:
         not_applicable={one.technique: one.cannot_apply for one in base.hypotheses if one.cannot_apply},
         deploy=next(iter((outcome or first).deployable), None),  # without one that pays all advise the baseline
         budget=found.budget,
+        caveats=_caveats(found.outcomes),
         cannot_show=tuple(dict.fromkeys(said for one in found.outcomes for said in one.cannot_show)),
         machine=base.context,
+    )
+
+
+def _caveats(outcomes: tuple[Outcome, ...]) -> tuple[str, ...]:
+    """Those of each verdict, with its name where they are not of all."""
+    by_caveat = defaultdict[str, list[str]](list)
+    for one in outcomes:
+        verdict = document_of(one)
+        for says in () if verdict is None else dict.fromkeys(caveat.says for caveat in verdict.caveats):
+            by_caveat[says].append(one.chosen or "")
+    return tuple(
+        says if len(names) == len(outcomes) else f"{', '.join(names)}: {says}" for says, names in by_caveat.items()
     )
 
 
@@ -218,8 +233,8 @@ def _says(paying: list[CandidateLine], tried: list[CandidateLine], together: flo
         close = [one.technique for one in paying[1:] if _overlap(paying[0].effect, one.effect)]
         if close:
             said.append(
-                f"That it gains more than {' and '.join(close)} is not shown: the intervals overlap, and they were not compared "
-                "with each other."
+                f"That {paying[0].technique} gains more than {' and '.join(close)} is not shown: the intervals overlap, "
+                "and they were not compared with each other."
             )
     if len(paying) == 1 and len(tried) > 1:
         said.append(f"{paying[0].technique} is the only one that is shown to pay.")
