@@ -23,7 +23,7 @@ async def health_failure(session: aiohttp.ClientSession, url: str, patience_s: f
     if status in _REFUSED:
         lacks = "wants a key" if not session.headers else "does not take the headers it was sent"
         raise UsageError(
-            f"the {arm} server {lacks}: {url} answers {status}; give the right one with --header NAME=VALUE "
-            '(such as --header "Authorization=Bearer KEY")'
+            f"the {arm} server {lacks}: {url} answers {status}; netgain compare sends the right one with "
+            '--header NAME=VALUE (such as --header "Authorization=Bearer KEY"); netgain decide asks only servers without keys'
         )
     return None if status == HTTPStatus.OK else f"answers {status}"
