@@ -10,7 +10,7 @@ from netgain.serving.engine.load_choice import LoadChoice
 from netgain.serving.engine.mailbox import Mailbox
 from netgain.serving.engine.placing import Placing
 from netgain.serving.engine.scheduler import Scheduler
-from netgain.serving.engine.step_plan import StepPlan
+from netgain.serving.engine.step_plan import StepPlan, Work
 
 SHARED_WAIT = 0.25  # of its time, that a step which several requests share waits at most for one of them
 LEAST_SHARED_WAIT_S = 0.002
@@ -29,8 +29,9 @@ class ArrivingTail:
         clock: Clock,
         patience_s: float,
         alone: bool,
+        work: Work,
     ) -> None:
-        self.load, self.tail, self.alone = load, tail, alone
+        self.load, self.tail, self.alone, self.work = load, tail, alone, work
         self.came_before = len(tail.took_s)
         self.waited_s = self.placed_s = 0.0
         self._placing, self._mailbox, self._clock = placing, mailbox, clock
@@ -107,7 +108,9 @@ class Overlaps:
                 pass_s = self._choice.pass_s(work.sequence, load.base + load.end) or 0.0
                 patience_s = min(patience_s, max(LEAST_SHARED_WAIT_S, pass_s * SHARED_WAIT))
             alone = len(plan.work) == 1
-            found.append(ArrivingTail(load, load.tail, self._placing, self._mailbox, self._clock, patience_s, alone))
+            found.append(
+                ArrivingTail(load, load.tail, self._placing, self._mailbox, self._clock, patience_s, alone, work)
+            )
         return tuple(found)
 
     def passed(self, one: ArrivingTail, now_s: float, seconds: float) -> bool:
@@ -125,5 +128,15 @@ class Overlaps:
         pass_s = self._choice.pass_s(load.sequence, load.base + load.end)
         hidden_s = sum(tail.took_s[one.came_before :])
         if one.alone and pass_s is not None and hidden_s > 0:
+            self._learn(one, pass_s, hidden_s, seconds - one.placed_s - one.waited_s)
             self._choice.hiding.observed(hidden_s, seconds - one.placed_s - pass_s)
         return True
+
+    def _learn(self, one: ArrivingTail, pass_s: float, hidden_s: float, took_s: float) -> None:
+        """What computing costs, as far as a pass beside a transfer tells: it took no less than one by itself, and at most as much
+        longer as the transfer lasted meanwhile."""
+        work, cost = one.work, self._choice.cost
+        if took_s < pass_s:
+            cost.observed(work.count, work.start, took_s)
+        elif took_s - hidden_s > pass_s:
+            cost.observed(work.count, work.start, took_s - hidden_s)

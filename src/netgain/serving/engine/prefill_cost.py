@@ -7,6 +7,7 @@ from collections.abc import Callable
 from netgain.cost.link import LinkEstimate
 from netgain.cost.step_cost import StepCost
 
+_KEPT = 256  # steps of all sizes
 _RECENT = 12  # steps: whoever shares the processor comes and goes
 
 
@@ -17,16 +18,18 @@ class PrefillCost:
         self._curve = curve
         self._chunk_tokens = chunk_tokens
         self._line = LinkEstimate()
-        self._corrections: deque[float] = deque(maxlen=_RECENT)
-        self._correction = 1.0
+        self._corrections: deque[tuple[int, float]] = deque(
+            maxlen=_KEPT
+        )  # with sizes: a short step's is not a long one's
+        self._correction: dict[int, float] = {}  # by size, of the corrections that there are
 
     def observed(self, tokens: int, context: int, seconds: float) -> None:
         """A step computed `tokens` prompt tokens behind `context` and nothing else, in `seconds`."""
         self._line.add(tokens, seconds)
         curve = self._curve()
         if curve is not None and seconds > 0:
-            self._corrections.append(seconds / curve.prefill(tokens, context).seconds)
-            self._correction = statistics.median(self._corrections)
+            self._corrections.append((_size(tokens), seconds / curve.prefill(tokens, context).seconds))
+            self._correction.clear()
 
     def first_step_s(self, start: int, end: int) -> float | None:
         """Of `seconds`, the first step's."""
@@ -36,7 +39,8 @@ class PrefillCost:
         """To compute the tokens from `start` to `end`, in chunks; None while nothing is known."""
         curve = self._curve()
         if curve is not None:
-            return curve.prompt_s(start, end, self._chunk_tokens) * self._correction
+            steps = ((at, min(end, at + self._chunk_tokens)) for at in range(start, end, self._chunk_tokens))
+            return sum(curve.prefill(to - at, at).seconds * self._corrected(to - at) for at, to in steps)
         line = self._line.fit()
         if line is None:
             return None if end > start else 0.0
@@ -47,3 +51,17 @@ class PrefillCost:
                 return None
             total_s += seconds
         return total_s
+
+    def _corrected(self, tokens: int) -> float:
+        """What the last steps of about that size took over what the curve says; of those nearest in size where there was none."""
+        size = _size(tokens)
+        if size not in self._correction:
+            apart = max(1, min((abs(known - size) for known, _ in self._corrections), default=1))
+            like = [ratio for known, ratio in self._corrections if abs(known - size) <= apart][-_RECENT:]
+            self._correction[size] = statistics.median(like) if like else 1.0
+        return self._correction[size]
+
+
+def _size(tokens: int) -> int:
+    """One more for every factor of 4."""
+    return tokens.bit_length() // 2
