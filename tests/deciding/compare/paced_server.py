@@ -24,7 +24,8 @@ class Paced:
         self.asked = asked
         self.tokens = 0
         self.began_s = time.time()
-        self.requests = 0
+        self.requests = self.ended = 0
+        self.decode_s = 0.0
         self.hits = 0
         self.known: set[str] = set()
 
@@ -54,6 +55,10 @@ class Paced:
         if self.asked.handoffs and self.requests:  # a kind is told once it has happened
             for name in ("handoffs", "handoff_wasted_tokens"):
                 lines += [f"# TYPE netgain_{name}_total counter", f"netgain_{name}_total{handed}"]
+        if self.asked.owner == "vllm":
+            name = "vllm:request_decode_time_seconds"
+            lines += [f"# TYPE {name} histogram", f'{name}_bucket{{le="+Inf"}} {self.ended}']
+            lines += [f"{name}_sum {self.decode_s}", f"{name}_count {self.ended}"]
         return web.Response(text="\n".join(lines) + "\n")
 
     async def tokenize(self, request: web.Request) -> web.Response:
@@ -86,6 +91,8 @@ class Paced:
             event = {"choices": [{"index": 0, **part, "finish_reason": finish}], "usage": usage}
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
             self.tokens += 1
+        self.ended += 1
+        self.decode_s += (count - 1) * self.asked.token_s
         await response.write(b"data: [DONE]\n\n")
         return response
 

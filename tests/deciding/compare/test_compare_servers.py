@@ -52,6 +52,13 @@ def test_five_percent_longer_tokens_are_found(settings):
     assert outcome.sides["baseline"].engine == "vllm"
     assert outcome.sides["baseline"].figures["output_tokens"].gained > 0
     assert any("not known to be equal" in caveat and "dtype" in caveat for caveat in outcome.caveats)
+    gain = document_of(outcome).gain
+    assert gain.by == "metrics", "these answers bring no stages"
+    assert gain.saved_s == {"decode": pytest.approx(-5 * 0.0015, abs=1e-6)}
+    assert gain.baseline_s - gain.candidate_s == pytest.approx(sum(gain.saved_s.values()) + gain.residual_s, abs=1e-9)
+    for arm in outcome.arms:
+        assert 0.5 < arm.stage_share["decode"] < 1.0
+        assert sum(arm.stage_share.values()) == pytest.approx(1.0)
 
 
 def test_a_gain_is_not_adopted_before_devices_and_number_types_are_known(settings, tmp_path):

@@ -17,13 +17,17 @@ from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import how_far
 from netgain.deciding.experiment.cost import costs_of_blocks
 from netgain.deciding.experiment.design import Design
+from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.spending import newly_lost
+from netgain.deciding.report.by_metrics import with_metrics
 from netgain.deciding.report.outcome import arm_report
 from netgain.deciding.verdict.handoffs import handoff_costs
+from netgain.ledger.stage import Stage
 from netgain.measuring.measurement.reference_kernels import reference_kernels
 from netgain.measuring.observe.names import known_engine
 from netgain.measuring.observe.reading import HOW_TO_READ
+from netgain.measuring.observe.stages import StageSum, stage_sums
 from netgain.measuring.workload.slo import parse_slo
 from netgain.wording import count
 
@@ -51,6 +55,15 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
     )
     handoffs, handoffs_unknown = handoff_costs(measured.handoffs)
     judged = judge_sides(trial.observations, checks, ready.ruling, settings, way)
+    analysis, arms = with_metrics(
+        judged.analysis,
+        [
+            arm_report(name, command, trial.observations, trial.blocks, measured.resident[name])
+            for name, command in measured.commands.items()
+        ],
+        trial.fresh,
+        _stages(measured),
+    )
     return Comparison(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=time.monotonic() - began_s,
@@ -64,13 +77,10 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
         },
         fields=ready.ruling.rows,
         overrides={row.field: row.reason for row in ready.ruling.rows if row.reason is not None},
-        analysis=judged.analysis,
+        analysis=analysis,
         scaling=judged.scaling,
         lengths=judged.lengths,
-        arms=tuple(
-            arm_report(name, command, trial.observations, trial.blocks, measured.resident[name])
-            for name, command in measured.commands.items()
-        ),
+        arms=arms,
         blocks=trial.blocks,
         counted=trial.counted,
         handoffs=handoffs,
@@ -142,6 +152,16 @@ def _asked(settings: Settings, ready: Prepared, design: Design) -> Asked:
         promises_identity=settings.promises_identity,
         form="quick" if settings.quick else "full",
     )
+
+
+def _stages(measured: Measured) -> dict[str, dict[Stage, StageSum]]:
+    """By the metrics of started and of running servers; nothing where both arms are one server."""
+    if measured.urls[BASELINE] == measured.urls[CANDIDATE]:
+        return {}
+    running = {
+        name: stage_sums(seen.window, seen.engine) for name, seen in measured.watched.items() if seen is not None
+    }
+    return measured.trial.stages | running
 
 
 def _caveats(ready: Prepared, design: Design) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.family import Candidate, Judged, analyse_family
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.spending import newly_lost
+from netgain.deciding.report.by_metrics import with_metrics
 from netgain.deciding.report.outcome import Drafting, Outcome, arm_report, drafting
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.verdict.deploy import deployable
@@ -68,12 +69,18 @@ async def _candidate(
 def _outcome(
     one: Tried, judged: Judged, hypothesis: Hypothesis, prepared: Prepared, slo: SLO | None, settings: Settings
 ) -> Outcome:
-    base, facts, trial, analysis = prepared.base, prepared.facts, one.trial, judged.analysis
+    base, facts, trial = prepared.base, prepared.facts, one.trial
     chosen, prediction = CATALOGUE[one.technique], hypothesis.prediction
     assert prediction is not None
     switch = chosen.switch_on(settings.engine, prediction.setting)
     shown = detailed(trial.observations, prepared.design)
     drafted = drafting(seen.record for seen in shown if seen.arm == CANDIDATE)
+    arms = [
+        arm_report(name, command, shown, blocks_of(trial.blocks, shown), one.resident[name])
+        for name, command in one.commands.items()
+    ]
+    stages = {} if judged.swept is not None else trial.stages  # of several loads together they would be of none
+    analysis, told = with_metrics(judged.analysis, arms, trial.fresh, stages)
     adopt = analysis.verdict.decision == "adopt"
     withheld = adopt and not switch.verified
     advised = one.commands[CANDIDATE if adopt else BASELINE]
@@ -86,10 +93,7 @@ def _outcome(
         must_report=chosen.must_report,
         prediction=prediction,
         analysis=analysis,
-        arms=tuple(
-            arm_report(name, command, shown, blocks_of(trial.blocks, shown), one.resident[name])
-            for name, command in one.commands.items()
-        ),
+        arms=told,
         blocks=trial.blocks,
         counted=trial.counted,
         cost=costs_at(settings, shown, trial.blocks, slo),

@@ -23,10 +23,12 @@ from netgain.deciding.experiment.design import Design
 from netgain.deciding.experiment.journal import Journal
 from netgain.deciding.experiment.observation import Observation
 from netgain.errors import UsageError
+from netgain.ledger.stage import Stage
 from netgain.measuring.client.options import Options
 from netgain.measuring.client.run import Run, run
 from netgain.measuring.observe.handoffs import Handoffs
 from netgain.measuring.observe.names import Figure
+from netgain.measuring.observe.stages import StageSum
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item, Message
 from netgain.wording import count
@@ -67,8 +69,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     interrupted, and what it holds are the groups that were finished by then.
 
     `figures`: what the counters of each arm that was counted gained over its blocks, warm-up left out; `handoffs`: the same of
-    what its handoffs cost; `counted`: `figures` beside what the client counted, of a run that was not stopped. All are of the
-    `fresh` blocks."""
+    what its handoffs cost; `stages`: the seconds of its stages, where metrics tell them; `counted`: `figures` beside what the
+    client counted, of a run that was not stopped. All are of the `fresh` blocks."""
 
     observations: tuple[Observation, ...]
     blocks: tuple[Block, ...]
@@ -76,6 +78,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool = False
     figures: dict[str, dict[str, Figure]] = {}
     handoffs: dict[str, Handoffs] = {}
+    stages: dict[str, dict[Stage, StageSum]] = {}
     counted: tuple[Counted, ...] = ()
 
     @property
@@ -197,6 +200,7 @@ async def conduct(
         stopped=stopped,
         figures={name: log.figures(name) for name in told},
         handoffs={name: log.handoffs(name) for name in told},
+        stages={name: log.stages(name) for name in told},
     )
     return msgspec.structs.replace(
         trial,

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import msgspec
 
 from netgain.deciding.experiment.arm import Arm
+from netgain.ledger.stage import Stage
 from netgain.measuring.observe.exposition import Snapshot
 from netgain.measuring.observe.handoffs import Handoffs, handoffs, together
 from netgain.measuring.observe.names import Engine, Figure, engine_of, figures
 from netgain.measuring.observe.scrape import snapshot
+from netgain.measuring.observe.stages import StageSum, stage_sums, summed
 from netgain.measuring.observe.window import observed
 
 BEHIND_S: Mapping[Engine, float] = {"netgain": 0.7}  # its engine process reports every half second
@@ -24,6 +26,7 @@ class FigureLog:
         self._before: dict[str, Snapshot | None] = {}
         self._windows: dict[str, list[dict[str, Figure]]] = {}
         self._handoffs: dict[str, list[Handoffs]] = {}
+        self._stages: dict[str, list[dict[Stage, StageSum]]] = {}
         self._engines: dict[str, Engine | None] = {}
 
     async def begin(self, arms: Mapping[str, Arm]) -> None:
@@ -37,6 +40,7 @@ class FigureLog:
             found = {} if window is None or engine is None else figures(window, engine)
             self._windows.setdefault(name, []).append(found)
             self._handoffs.setdefault(name, []).append(handoffs(window, engine))
+            self._stages.setdefault(name, []).append(stage_sums(window, engine))
 
     def engine(self, name: str) -> Engine | None:
         """Whose metrics the arm has; None where it was never known."""
@@ -45,6 +49,10 @@ class FigureLog:
     def handoffs(self, name: str) -> Handoffs:
         """What handoffs cost one arm over all its starts."""
         return together(self._handoffs.get(name, ()))
+
+    def stages(self, name: str) -> dict[Stage, StageSum]:
+        """Seconds in the stages that every start of one arm told."""
+        return summed(self._stages.get(name, ()))
 
     def figures(self, name: str) -> dict[str, Figure]:
         """Counters of one arm that every start told."""

@@ -1,13 +1,15 @@
 """Net gain, stage by stage: what was saved, what was spent, and what the server's stages do not explain."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.ledger.stage import Stage
 from netgain.measuring.client.record import ClientRecord
+from netgain.measuring.observe.stages import StageSum
 
 NS = 1e9
 
@@ -19,6 +21,8 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
 
     A positive entry of `saved_ns` was saved by the candidate, a negative one is spent by it. The residual is the
     client's difference minus the server's: network, the client itself, and clocks. Means add; medians would not.
+    `by`: whether stages came with each answer, or are means over the run by the servers' metrics, of the stages that both
+    tell: the rest of the server's time is in the residual then, too.
     """
 
     requests: int
@@ -28,6 +32,7 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     candidate_stages_ns: dict[Stage, int]
     saved_ns: dict[Stage, int]
     residual_ns: int
+    by: Literal["records", "metrics"] = "records"
 
     @property
     def net_ns(self) -> int:
@@ -70,6 +75,38 @@ def waterfall(
         candidate_stages_ns=after_stages,
         saved_ns=saved,
         residual_ns=before - after - sum(saved.values()),
+    )
+
+
+def waterfall_by_metrics(
+    observations: Iterable[Observation], stages: Mapping[str, Mapping[Stage, StageSum]]
+) -> Waterfall | None:
+    """The same where no answer came with its stages. `observations`: all that the counters know of; `stages`: of each arm.
+    None when the arms tell no stage that is the same, or no request succeeded in one of them."""
+    seen = list(observations)
+    shared = set(stages.get(BASELINE, {})) & set(stages.get(CANDIDATE, {}))
+    records = {arm: [one.record for one in seen if one.arm == arm and one.record.ok] for arm in (BASELINE, CANDIDATE)}
+    if not shared or not all(records.values()):
+        return None
+    e2e = {arm: round(NS * sum(record.e2e_s for record in of) / len(of)) for arm, of in records.items()}
+    means = {
+        arm: {
+            stage: round(NS * told.seconds / (told.requests or len(records[arm])))
+            for stage in Stage
+            if stage in shared and (told := stages[arm][stage])
+        }
+        for arm in records
+    }
+    saved = {stage: means[BASELINE][stage] - means[CANDIDATE][stage] for stage in means[BASELINE]}
+    return Waterfall(
+        requests=min(len(of) for of in records.values()),
+        baseline_ns=e2e[BASELINE],
+        candidate_ns=e2e[CANDIDATE],
+        baseline_stages_ns=means[BASELINE],
+        candidate_stages_ns=means[CANDIDATE],
+        saved_ns=saved,
+        residual_ns=e2e[BASELINE] - e2e[CANDIDATE] - sum(saved.values()),
+        by="metrics",
     )
 
 

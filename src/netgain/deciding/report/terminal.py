@@ -148,6 +148,7 @@ def _gain(outcome: Outcome, console: Console) -> None:
         if abs(saved) >= 50_000
     ]
     parts.append(f"residual {'−' if fall.residual_ns > 0 else '+'}{ms(abs(fall.residual_ns) / 1e6)}")
+    by = " by the servers' metrics" if fall.by == "metrics" else ""
     console.print(
-        f"mean per request: {ms(fall.baseline_ns / 1e6)} -> {ms(fall.candidate_ns / 1e6)} ({', '.join(parts)})"
+        f"mean per request{by}: {ms(fall.baseline_ns / 1e6)} -> {ms(fall.candidate_ns / 1e6)} ({', '.join(parts)})"
     )

@@ -130,13 +130,16 @@ class HandoffCost(msgspec.Struct, frozen=True, kw_only=True):
 class GainAccount(msgspec.Struct, frozen=True, kw_only=True):
     """Mean seconds per request, which add up: baseline_s - candidate_s = sum of saved_s + residual_s.
 
-    `saved_s` by server stage, negative where the candidate spends more. `residual_s`: network, client and clocks."""
+    `saved_s` by server stage, negative where the candidate spends more. `residual_s`: network, client and clocks. `by`:
+    whether the stages came with each answer, or are means over the run by the servers' /metrics, whose residual has the
+    stages that they do not tell, too."""
 
     requests: int
     baseline_s: float
     candidate_s: float
     saved_s: dict[str, float]
     residual_s: float
+    by: Literal["records", "metrics"] = "records"
 
 
 class Caveat(msgspec.Struct, frozen=True, kw_only=True):

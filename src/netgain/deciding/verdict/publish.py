@@ -150,6 +150,7 @@ def _account(fall: Waterfall) -> GainAccount:
         candidate_s=fall.candidate_ns / 1e9,
         saved_s={str(stage): saved / 1e9 for stage, saved in fall.saved_ns.items()},
         residual_s=fall.residual_ns / 1e9,
+        by=fall.by,
     )
 
 

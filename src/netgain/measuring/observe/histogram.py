@@ -14,7 +14,8 @@ _CONFUSED = 1e-6  # counts are whole numbers; what differs by less is rounding
 class HistogramDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Observations that a histogram gained in a window, all its label sets together.
 
-    `buckets`: (upper bound, how many at most that large), ascending, the last bound infinite. `problem`: why no percentile may
+    `buckets`: (upper bound, how many at most that large), ascending, without the infinite one, which holds `count` and which
+    JSON could not keep. `problem`: why no percentile may
     be read off; counts are then None too where they cannot be trusted.
     """
 
@@ -27,13 +28,17 @@ class HistogramDelta(msgspec.Struct, frozen=True, kw_only=True):
     def mean(self) -> float | None:
         return self.sum / self.count if self.count and self.sum is not None else None
 
+    @property
+    def _cumulative(self) -> tuple[tuple[float, float], ...]:
+        return (*self.buckets, (math.inf, self.count or 0.0))
+
     def quantile(self, share: float) -> tuple[float, bool] | None:
         """(value, above): linear within its bucket as Prometheus does it; `above`: it lies above the largest finite bound,
         which is then the value. None without observations or with a problem."""
-        if self.problem is not None or not self.count or len(self.buckets) < 2:
+        if self.problem is not None or not self.count or not self.buckets:
             return None
         aim, low, before = share * self.count, 0.0, 0.0
-        for bound, reached in self.buckets:
+        for bound, reached in self._cumulative:
             if reached >= aim and reached > before:
                 if math.isinf(bound):
                     return low, True
@@ -47,7 +52,7 @@ class HistogramDelta(msgspec.Struct, frozen=True, kw_only=True):
         if self.quantile(share) is None:
             return None
         aim, low, before = share * (self.count or 0.0), 0.0, 0.0
-        for bound, reached in self.buckets:
+        for bound, reached in self._cumulative:
             if reached >= aim and reached > before:
                 return min(low, bound), bound
             low, before = bound, reached
@@ -86,7 +91,7 @@ def histogram_delta(family: Family, gained: Counts, name: str) -> HistogramDelta
     if not merged:
         return HistogramDelta(count=total, sum=summed, problem="it has no buckets")
     ordered = tuple(sorted(merged.items()))
-    return HistogramDelta(count=ordered[-1][1] if total is None else total, sum=summed, buckets=ordered)
+    return HistogramDelta(count=ordered[-1][1] if total is None else total, sum=summed, buckets=ordered[:-1])
 
 
 def _of(family: Family, gained: Counts, name: str) -> dict[Labels, float]:
