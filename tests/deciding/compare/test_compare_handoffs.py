@@ -56,9 +56,12 @@ def test_an_engine_that_tells_none_is_unknown_and_why_and_never_0(settings):
         outcome = compare(settings(url, other, overrides=overrides), Silence())
     document = document_of(outcome)
     assert {cost.arm for cost in document.handoffs} == {BASELINE}
-    assert document.handoffs_unknown == {CANDIDATE: "vllm tells no handoffs"}
+    assert document.handoffs_unknown == {CANDIDATE: "vllm tells no handoffs but of drafts, and counted none"}
     for text in shown(outcome):
-        assert "Of the candidate it is unknown what handoffs cost: vllm tells no handoffs" in text
+        assert (
+            "Of the candidate it is unknown what handoffs cost: vllm tells no handoffs but of drafts, and counted none"
+            in text
+        )
     (_, row) = handoff_rows(document.handoffs, document.handoffs_unknown)
     assert row[:3] == ("draft verify", CANDIDATE, "unknown")
 
@@ -98,7 +101,7 @@ def test_results_tell_what_their_files_hold(tmp_path, settings):
     accepted = tuple(f"{field}=only the handoffs count here" for field in ("weights", "dtype"))
     costs, unknown = handoffs(("with", None), ("vllm", None), overrides=accepted)
     assert [(cost.arm, cost.handoffs) for cost in costs] == [(BASELINE, 2 * 24)]
-    assert unknown == {CANDIDATE: "vllm tells no handoffs"}
+    assert unknown == {CANDIDATE: "vllm tells no handoffs but of drafts, and counted none"}
     costs, unknown = handoffs(("with", "none"), ("vllm", "none"))
     assert costs is None
     assert "none of the server's own counters" in unknown[BASELINE]

@@ -39,7 +39,7 @@ def test_none_that_happened_is_not_the_same_as_unknown():
     assert handoffs(window(BEFORE, BEFORE), "netgain") == Handoffs(kinds={})
     assert handoffs(
         window("# TYPE vllm:x counter\nvllm:x 1\n", "# TYPE vllm:x counter\nvllm:x 2\n"), "vllm"
-    ) == Handoffs(unknown="vllm tells no handoffs")
+    ) == Handoffs(unknown="vllm tells no handoffs but of drafts, and counted none")
     assert handoffs(window("", ""), None).unknown == "this engine tells no handoffs"
     assert "could not be read" in (handoffs(None, "netgain").unknown or "")
     assert together(()).unknown is not None
@@ -61,3 +61,18 @@ def test_several_windows_add_up_and_one_that_is_unknown_leaves_no_sum():
 def test_every_counter_that_netgain_has_of_handoffs_is_read_and_has_its_place_in_a_verdict():
     assert set(FIGURES) == {f"{metric}_total" for metric, _ in HANDOFF_COUNTERS.values()}
     assert set(HandoffCost.__struct_fields__) == {"arm", "kind", *FIGURES.values()}
+
+
+def test_counters_of_drafts_are_handoffs_of_vllm_and_llama_cpp_with_what_they_do_not_tell_left_out():
+    """Names as vLLM 0.32.0 and llama.cpp's server write them."""
+    for prefix, engine in (("vllm:", "vllm"), ("llamacpp:", "llama.cpp")):
+        named = [f"{prefix}spec_decode_num_{what}_total" for what in ("drafts", "draft_tokens", "accepted_tokens")]
+        texts = (
+            "".join(f"# TYPE {name} counter\n{name} {value}\n" for name, value in zip(named, values, strict=True))
+            for values in ((1, 4, 2), (11, 44, 32))
+        )
+        found = handoffs(window(*texts), engine)
+        assert found == Handoffs(kinds={"draft_verify": {"handoffs": 10, "used_tokens": 30, "wasted_tokens": 10}})
+        (cost,) = (HandoffCost(arm="candidate", kind=kind, **figures) for kind, figures in found.kinds.items())
+        assert cost.waited_s is None
+    assert "counted none" in str(handoffs(None, "vllm").unknown)

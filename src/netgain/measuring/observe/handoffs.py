@@ -1,5 +1,5 @@
-"""What passing work from one part of a server to another cost it within a window, by the server's own counters. Only netgain has
-such counters (ledger/prometheus.py)."""
+"""What passing work from one part of a server to another cost it within a window, by the server's own counters. netgain has them
+of every kind (ledger/prometheus.py); of vLLM and llama.cpp the counters of drafts are the same for one kind."""
 
 import math
 from collections import defaultdict
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from netgain.measuring.observe.names import Engine
+from netgain.measuring.observe.names import MEANINGS, Engine
 from netgain.measuring.observe.window import ServerWindow
 
 FIGURES: Mapping[str, str] = {
@@ -21,6 +21,8 @@ FIGURES: Mapping[str, str] = {
     "netgain_handoff_hidden_seconds_total": "hidden_s",
 }
 
+DRAFTS = "draft_verify"
+
 
 class Handoffs(msgspec.Struct, frozen=True, kw_only=True):
     """Of one server, by kind and figure; empty: none happened. `unknown`: why nothing is known (None: it is)."""
@@ -32,7 +34,7 @@ class Handoffs(msgspec.Struct, frozen=True, kw_only=True):
 def handoffs(window: ServerWindow | None, engine: Engine | None) -> Handoffs:
     """`window` None: the metrics could not be read at both ends."""
     if engine not in (None, "netgain"):
-        return Handoffs(unknown=f"{engine} tells no handoffs")
+        return _of_drafts(window, engine)
     if window is None:
         return Handoffs(unknown="its metrics could not be read")
     if engine is None:
@@ -49,6 +51,24 @@ def handoffs(window: ServerWindow | None, engine: Engine | None) -> Handoffs:
         kind: {figure: math.fsum(gained) for figure, gained in found.items()} for kind, found in sorted(kinds.items())
     }
     return Handoffs(kinds={kind: found for kind, found in sums.items() if found.get("handoffs")})
+
+
+def _of_drafts(window: ServerWindow | None, engine: Engine) -> Handoffs:
+    """What an engine's counters of speculation tell: how many drafts were handed over, and what of them was used. Not what that
+    took, nor anything of other kinds."""
+    steps, drafted, accepted = (
+        _gained(window, engine, name) for name in ("draft_steps", "drafted_tokens", "accepted_tokens")
+    )
+    if not drafted or accepted is None:
+        return Handoffs(unknown=f"{engine} tells no handoffs but of drafts, and counted none")
+    figures = {"used_tokens": accepted, "wasted_tokens": drafted - accepted}
+    return Handoffs(kinds={DRAFTS: figures if steps is None else {"handoffs": steps, **figures}})
+
+
+def _gained(window: ServerWindow | None, engine: Engine, meaning: str) -> float | None:
+    names = MEANINGS[meaning].names.get(engine, ())
+    found = () if window is None or window.restarts else (window.gained(name) for name in names)
+    return next((value for value in found if value is not None), None)
 
 
 def together(parts: Iterable[Handoffs]) -> Handoffs:
