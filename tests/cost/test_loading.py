@@ -120,3 +120,15 @@ def test_what_is_hidden_is_in_the_choice() -> None:
     assert overlapped.warm_s == pytest.approx(apart.warm_s - overlapped.hidden_s)
     compute = choose([0] * 40, [SLOW], BYTES, prefill(50), hidden_s=lambda blocks: 0.001 * blocks)
     assert (compute.why, compute.hidden_s) == (Why.COMPUTE, 0.0)
+
+
+def test_what_a_tier_sends_to_others_first_is_waited_for():
+    """Alone, loading is sooner; behind enough of others it is not, and only their own tier counts."""
+    alone = choose([0] * 40, [FAST, FAST], BYTES, prefill(40))
+    assert alone.blocks == 40
+    behind = choose([0] * 40, [FAST, FAST], BYTES, prefill(40), ahead={0: 40})
+    waits_s = 40 * BYTES / FAST.bytes_per_s
+    assert behind.warm_s == pytest.approx(alone.warm_s + waits_s)
+    many = round(2 * alone.full_s * FAST.bytes_per_s / BYTES)
+    assert choose([0] * 40, [FAST, FAST], BYTES, prefill(40), ahead={0: many}).blocks == 0
+    assert choose([0] * 40, [FAST, FAST], BYTES, prefill(40), ahead={1: many}) == alone

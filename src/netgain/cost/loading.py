@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import takewhile
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,23 +65,24 @@ def choose(
     compute_s: Callable[[int], float | None],
     group: int = GROUP_BLOCKS,
     hidden_s: Callable[[int], float] = lambda blocks: 0.0,
+    ahead: Mapping[int, int] = MappingProxyType({}),
 ) -> Choice:
     """`places[i]` is the tier that has the i-th block beyond those on the device, `links` what loading from each tier costs,
     `group` how many objects go in one exchange (TierOptions.group), and `compute_s(k)` the prefill of all that follows the
-    first k blocks, of whose load `hidden_s(k)` costs no time. Loads may end anywhere: where tiers change, at the end, and at
-    up to 16 places between are tried."""
+    first k blocks, of whose load `hidden_s(k)` costs no time. `ahead`: blocks that each tier has to send to others first.
+    Loads may end anywhere: where tiers change, at the end, and at up to 16 places between are tried."""
     found = [place for place in takewhile(lambda place: place is not None, places) if place is not None]
     full_s = compute_s(0)
     if not found:
         return Choice(0, full_s, full_s, Why.NOTHING_FOUND)
-    whole_s = load_s(found, links, block_bytes, group)
+    whole_s = load_s(found, links, block_bytes, group, ahead)
     if whole_s is None:
         return Choice(len(found), None, full_s, Why.LEARN)
     if full_s is None:
         return Choice(len(found), None, None, Why.NO_CURVE)
     best = Choice(0, full_s, full_s, Why.COMPUTE)
     for blocks in _ends(found):
-        moved_s, rest_s = load_s(found[:blocks], links, block_bytes, group), compute_s(blocks)
+        moved_s, rest_s = load_s(found[:blocks], links, block_bytes, group, ahead), compute_s(blocks)
         if moved_s is None or rest_s is None:
             continue
         hidden = hidden_s(blocks)
@@ -120,8 +122,15 @@ def layered(
     return Layered(blocks, hidden_s) if hidden_s >= least_s else NOT_LAYERED
 
 
-def load_s(found: Sequence[int], links: Sequence[LinkFit | None], block_bytes: int, group: int) -> float | None:
-    """Seconds to load a block from each of these tiers, one tier after the other; None where a link is not known."""
+def load_s(
+    found: Sequence[int],
+    links: Sequence[LinkFit | None],
+    block_bytes: int,
+    group: int,
+    ahead: Mapping[int, int] = MappingProxyType({}),
+) -> float | None:
+    """Seconds to load a block from each of these tiers, one tier after the other, behind what each has to send `ahead` of them
+    (blocks); None where a link is not known."""
     total_s = 0.0
     for tier, blocks in Counter(found).items():
         link = links[tier]
@@ -129,6 +138,8 @@ def load_s(found: Sequence[int], links: Sequence[LinkFit | None], block_bytes: i
         if link is None or moving_s is None:
             return None
         total_s += moving_s + link.latency_s * ((blocks - 1) // group)
+        if link.bytes_per_s is not None:
+            total_s += ahead.get(tier, 0) * block_bytes / link.bytes_per_s
     return total_s
 
 

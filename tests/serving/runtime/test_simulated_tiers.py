@@ -3,6 +3,7 @@ worse than the better of always loading and always computing."""
 
 import asyncio
 import itertools
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -55,11 +56,13 @@ def times(
     suffix: int = 0,
     groups: int = 6,
     predicted: list[float | None] | None = None,
+    at_once: int = 1,
     link: ShapedLink | None = None,
     executor: Callable[[VirtualClock], SimulatedExecutor] | None = None,
 ) -> list[float]:
     """To the first token, of each of so many requests with one prefix (without `hits`, each with its own) and a suffix of its
-    own, and what was `predicted` of it. The `link`, if it is given, and the `executor` are other than what is known of them."""
+    own, and what was `predicted` of it. After each of `at_once` different prefixes was stored, that many come together. The
+    `link`, if it is given, and the `executor` are other than what is known of them."""
     clock = VirtualClock()
     memory = SimulatedMemory(LAYOUT)
     scheduler = Scheduler(
@@ -68,7 +71,7 @@ def times(
         block_tokens=LAYOUT.block_tokens,
         max_batch_tokens=512,
         max_running=4,
-        max_waiting=9,
+        max_waiting=12,
         max_length=3000,
     )
     down = link or ShapedLink(latency_s, rate)
@@ -100,9 +103,12 @@ def times(
         for number in range(requests):
             scheduler.pool.clear_cache()
             began_s = clock.now()
-            prompt = (*PROMPT, *[1000 + number] * suffix) if hits else (1000 + number, *PROMPT)
             sampling = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
-            engine.submit(Request(id=f"{number}", prompt=prompt, sampling=sampling, received_s=began_s))
+            for place in range(1 if number < at_once and at_once > 1 else at_once):
+                one = number if number < at_once else place
+                prompt = (*PROMPT, *[1000 + number] * suffix) if hits else (1000 + number, *PROMPT)
+                prompt = prompt if at_once == 1 else (1000 + one, *PROMPT)
+                engine.submit(Request(id=f"{number}-{place}", prompt=prompt, sampling=sampling, received_s=began_s))
             while engine.has_work:
                 for output in await engine.step():
                     if output.finish_reason:
@@ -154,3 +160,14 @@ def test_transfer_and_suffix_take_little_more_than_the_longer_of_both(rate: floa
     assert overlapped < whole
     assert overlapped <= max(suffix_s, transfer_s) + (suffix_s + transfer_s) / 6 + 0.01
     assert predicted[-1] == pytest.approx(overlapped, rel=0.05)
+
+
+@pytest.mark.parametrize("rate", [50e6, 80e6, 120e6])
+@pytest.mark.parametrize("at_once", [4, 8])
+def test_requests_that_come_together_wait_for_each_other_on_the_link_and_are_no_worse_off_than_without(
+    rate: float, at_once: int
+) -> None:
+    """Each alone would load; together the last of them waits for what the others load."""
+    turns = at_once + 6
+    measured, never = (times(policy, rate, turns, at_once=at_once)[2 * at_once :] for policy in ("measured", "never"))
+    assert statistics.mean(measured) <= 1.03 * statistics.mean(never)

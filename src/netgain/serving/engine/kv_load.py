@@ -1,7 +1,8 @@
 """What one request gets from tiers, from the question until its KV is in the pool; and the bounds on all of it."""
 
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 import msgspec
@@ -196,3 +197,12 @@ class Load:
     def ready(self) -> int:
         """How many whole blocks have come that can be placed."""
         return sum(1 for _ in takewhile(lambda block: block is not None, self.arrived[self.next : self.end]))
+
+
+def outstanding(loads: Iterable[Load], but: Load) -> Counter[int]:
+    """Blocks that each tier still has to send to the others: what is asked of it now comes behind them."""
+    found: Counter[int] = Counter()
+    for load in loads:
+        if load is not but and load.held_bytes and not load.cancelled:
+            found.update(load.places[at] for at in range(load.next, load.end) if load.arrived[at] is None)
+    return found

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -60,8 +60,10 @@ class LoadChoice:
         """To compute what follows the first `blocks` blocks."""
         return self.cost.seconds(blocks * self._block_tokens, sequence.length)
 
-    def choose(self, load: Load, first: int, links: Sequence[LinkFit | None]) -> Choice:
-        """How many of the blocks from the one numbered `first` on to load."""
+    def choose(
+        self, load: Load, first: int, links: Sequence[LinkFit | None], ahead: Mapping[int, int] | None = None
+    ) -> Choice:
+        """How many of the blocks from the one numbered `first` on to load. `ahead`: blocks that tiers send to others first."""
         places = load.places[first:]
         start = load.base + first
         if (self._options.policy == "always" or load.sequence.past_device) and places:
@@ -74,6 +76,7 @@ class LoadChoice:
             lambda blocks: self.compute_s(load.sequence, start + blocks),
             self._options.group,
             lambda blocks: self._layered(load, first, blocks, links).hidden_s,
+            ahead or {},
         )
 
     def tail_blocks(self, load: Load, first: int) -> int:

@@ -15,7 +15,7 @@ from netgain.serving.engine import tier_jobs
 from netgain.serving.engine.arriving import ArrivingTail, Overlaps
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.known_links import KnownLinks, Lookups
-from netgain.serving.engine.kv_load import Load, TieringOptions
+from netgain.serving.engine.kv_load import Load, TieringOptions, outstanding
 from netgain.serving.engine.load_choice import LEAST_WAIT_S, LoadChoice
 from netgain.serving.engine.mailbox import Mailbox
 from netgain.serving.engine.placing import PLACED_AT_ONCE, Placing
@@ -217,7 +217,7 @@ class Tiering:
         kv.found_tokens += len(load.places) * self._block_tokens
         self.counts["kv_lookups_hit"] += bool(load.places)
         self.counts["kv_found_tokens"] += len(load.places) * self._block_tokens
-        choice = self._choice.choose(load, 0, () if found is None else found.links)
+        choice = self._choice.choose(load, 0, load.links, outstanding(self._loads.values(), load))
         if choice.why is Why.LEARN and self._links.learning(load.places[: choice.blocks]):
             choice = Choice(0, choice.full_s, choice.full_s, Why.LEARNING)
         kv.why, kv.warm_s, kv.full_s = choice.why.value, choice.warm_s, choice.full_s
