@@ -20,8 +20,8 @@ ROOMS = (
     "netgain.serving.speculation",
     "netgain.serving.tiers",
 )
-# These say which extra they need.
-OF_EXTRAS = frozenset({f"netgain.serving.tiers.{name}" for name in ("objects", "remote", "vault", "xaes")})
+# These say which extra they need, or are part of one that does.
+OF_EXTRAS = frozenset({f"netgain.serving.tiers.{name}" for name in ("bulk", "objects", "remote", "vault", "xaes")})
 
 
 class NotInBaseInstall:
