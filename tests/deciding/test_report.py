@@ -38,6 +38,7 @@ from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.verdict.document import Caveat
 from netgain.deciding.verdict.store import read_verdict
+from netgain.ledger.stage import Stage
 from netgain.measuring.workload.slo import parse_slo
 
 DRAWN = resampling(np.zeros(2, dtype=np.int64), np.arange(2), 0)
@@ -456,3 +457,16 @@ def test_a_machine_that_was_not_probed_is_said_to_be_so_and_never_zero(adopted):
 def test_a_probe_of_a_busy_machine_is_marked(adopted):
     busy = msgspec.structs.replace(adopted, probe=msgspec.structs.replace(PROBE, busy=True))
     assert "shares too high" in render_html(busy)
+
+
+def test_a_stage_that_is_saved_and_spent_is_scored_by_what_of_it_can_be_measured(adopted):
+    """Joining chunks saves prefill and spends some of it again; the stage's measured time has both."""
+    both = msgspec.structs.replace(
+        adopted.prediction, saved_s={Stage.PREFILL: 0.181}, spent_s={Stage.PREFILL: 0.058, Stage.DRAFT: 0.001}
+    )
+    rows = {row.figure: row for row in score(both, adopted.analysis, None)}
+    prefill = rows["prefill time saved per request"]
+    assert prefill.predicted == pytest.approx(123.0)
+    assert prefill.measured == adopted.analysis.waterfall.saved_ns[Stage.PREFILL] / 1e6
+    assert "prefill time spent per request" not in rows
+    assert "draft time spent per request" in rows

@@ -40,11 +40,12 @@ def score(prediction: Prediction, analysis: Analysis, committed_per_step: float 
         )
     for stage, seconds in prediction.saved_s.items():
         if stage is not Stage.UNATTRIBUTED:
-            rows.append(
-                _stage(f"{stage} time saved per request", seconds, fall.saved_ns.get(stage) if fall else None, 1)
-            )
+            net_s = seconds - prediction.spent_s.get(stage, 0.0)  # only both together can be measured
+            rows.append(_stage(f"{stage} time saved per request", net_s, fall.saved_ns.get(stage) if fall else None, 1))
     for stage, seconds in prediction.spent_s.items():
-        if stage is not Stage.UNATTRIBUTED:  # what runs behind answers is no stage of theirs; it is in the net gain
+        if (
+            stage is not Stage.UNATTRIBUTED and stage not in prediction.saved_s
+        ):  # what runs behind answers is no stage of theirs; it is in the net gain
             rows.append(
                 _stage(f"{stage} time spent per request", seconds, fall.saved_ns.get(stage) if fall else None, -1)
             )
