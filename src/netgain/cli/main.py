@@ -5,7 +5,6 @@ import errno
 import importlib
 import io
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -75,10 +74,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # names of files and models may be no text in the terminal's encoding
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
-    if code == INTERRUPTED and hasattr(signal, "pthread_sigmask"):
-        # CPython kills itself at its end by a SIGINT whose exception passed through exec() of a text, as imports do, though it
-        # was caught since: _Py_UnhandledKeyboardInterrupt, Modules/main.c. With the signal blocked it exits with this code.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # CPython kills itself at its end by a SIGINT whose exception passed through exec() of a text, as imports do, though it was
+    # caught since: _Py_UnhandledKeyboardInterrupt, Modules/main.c. Another such exec() makes it forget.
+    exec("")
     sys.exit(code)
 
 
