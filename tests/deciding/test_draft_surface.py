@@ -10,9 +10,10 @@ from rich.console import Console
 
 from netgain.cli.main import run
 from netgain.cost.break_even import Checked, DraftPrice, surface
-from netgain.deciding.report.surface import DraftSurface, own_draft, to_json, write_surface
+from netgain.deciding.report.surface import DraftSurface, own_draft, write_surface
 from netgain.deciding.report.surface_page import render_surface
 from netgain.deciding.report.surface_text import show_surface
+from netgain.documents import to_json
 from tests.cost.test_break_even import curve
 
 CHECKED = Checked(

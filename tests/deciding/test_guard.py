@@ -21,7 +21,7 @@ from netgain.deciding.guard.rule import examine, exceeds, read, threshold_at
 from netgain.deciding.guard.watch import Guard, State, metrics_url
 from netgain.deciding.verdict.document import ArmFacts, Load, Subject, VerdictDocument
 from netgain.deciding.verdict.quality import Quality
-from netgain.deciding.verdict.store import to_json
+from netgain.documents import to_json
 from netgain.errors import UsageError
 from netgain.ledger.prometheus import Exporter
 from netgain.measuring.observe.exposition import read_exposition

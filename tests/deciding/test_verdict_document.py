@@ -14,7 +14,8 @@ from netgain.deciding.verdict.deploy import deployable, netgain_file
 from netgain.deciding.verdict.document import ArmFacts, DesignFacts, Load, Subject, VerdictDocument
 from netgain.deciding.verdict.publish import About, publish
 from netgain.deciding.verdict.quality import PerplexityDelta, Quality
-from netgain.deciding.verdict.store import read_verdict, to_json
+from netgain.deciding.verdict.store import read_verdict
+from netgain.documents import to_json
 from netgain.errors import UsageError
 from netgain.measuring.workload.slo import parse_slo
 

@@ -1,6 +1,7 @@
 """`netgain cache curve`: how much of recorded prompts a KV tier of each size would have had, before it is bought."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from netgain.cost.quantity import Quantity, size, write_number, write_size
 from netgain.cost.reuse import ReuseCurve, reuse_curve
+from netgain.documents import to_json
 from netgain.errors import UsageError
 from netgain.measuring.record.prefixes import Prefixes, read_prefixes
 
@@ -82,7 +84,7 @@ def curve(
         )
     answer = _curve(str(trace), found, token_bytes, sizes or [], device)
     if json:
-        print(msgspec.json.format(msgspec.json.encode(answer)).decode())
+        sys.stdout.write(to_json(answer).decode())
     else:
         _show(answer, found, Console(soft_wrap=True))
 

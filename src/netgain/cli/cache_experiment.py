@@ -61,8 +61,9 @@ def experiment(
     from netgain.deciding.kv.experiment import run_experiment
     from netgain.deciding.kv.settings import Settings
     from netgain.deciding.kv.show import show
-    from netgain.deciding.kv.write import to_json, write_experiment
+    from netgain.deciding.kv.write import write_experiment
     from netgain.deciding.report.progress import TerminalProgress
+    from netgain.documents import to_json
 
     stream = sys.stderr if json else sys.stdout
     console = Console(stderr=json, width=None if stream.isatty() else WIDTH)

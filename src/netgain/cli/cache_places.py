@@ -3,14 +3,15 @@
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import msgspec
 import typer
 
 from netgain.cli.cache_show import ANONYMOUS, SEALED
+from netgain.documents import to_json
 from netgain.errors import Unavailable, UsageError
 from netgain.ledger.clock import WallClock
 from netgain.serving.tiers.eviction import LRU
@@ -120,4 +121,4 @@ async def _opened(location: str) -> AsyncIterator[Tier]:
 
 
 def print_json(found: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(found)).decode())
+    sys.stdout.write(to_json(found).decode())

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -34,6 +33,7 @@ from netgain.deciding.decide.prepared import to_go_on_with
 from netgain.deciding.experiment.arms.described import Described, describe, describes_an_arm
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.deciding.report.progress import TerminalProgress
+from netgain.documents import to_json
 from netgain.errors import UsageError
 from netgain.measuring.quality.paired_scores import MARGIN
 from netgain.measuring.quality.texts import BUNDLED
@@ -252,7 +252,7 @@ def compare(
     ) as progress:
         outcome = run_comparison(settings, progress)
     if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(outcome)).decode() + "\n")
+        sys.stdout.write(to_json(outcome).decode())
     else:
         show(outcome, console)
     report = write_comparison(outcome, folder)  # after it was shown: a full disk must not cost the verdict

@@ -91,8 +91,9 @@ def surface(
     """Where drafts break even: speed-up by acceptance, drafts per step and requests at once, over measured step costs."""
     from rich.console import Console
 
-    from netgain.deciding.report.surface import DraftSurface, own_draft, read_curve, to_json, write_surface
+    from netgain.deciding.report.surface import DraftSurface, own_draft, read_curve, write_surface
     from netgain.deciding.report.surface_text import show_surface
+    from netgain.documents import to_json
 
     lengths, batches = _numbers("--k", k, int), _numbers("--concurrency", concurrency, int)
     chances = _numbers("--acceptance", acceptance, float)

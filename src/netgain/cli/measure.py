@@ -14,6 +14,7 @@ from netgain.cli.headers import header as read_header
 from netgain.cli.lab_options import Headers, Price, RequestTimeout, Temperature, Workload
 from netgain.cost.price import parse_price
 from netgain.deciding.report.progress import TerminalProgress
+from netgain.documents import to_json
 from netgain.errors import UsageError
 from netgain.measuring.client.endpoint import base_url
 from netgain.measuring.client.interrupt import run_interruptible
@@ -22,7 +23,7 @@ from netgain.measuring.measurement.cost import Pricing
 from netgain.measuring.measurement.importing import TOOLS, import_result
 from netgain.measuring.measurement.measure import NotWritten
 from netgain.measuring.measurement.measure import measure as run_measurement
-from netgain.measuring.measurement.result import Measurement, Tool, to_json
+from netgain.measuring.measurement.result import Measurement, Tool
 from netgain.measuring.measurement.show import show
 from netgain.measuring.workload.arrivals import SHAPES, Shape
 from netgain.measuring.workload.slo import parse_slo

@@ -25,6 +25,7 @@ from netgain.cli.quality_options import (
 )
 from netgain.deciding.experiment.quality_gate import QualityGate, judge_quality
 from netgain.deciding.report.progress import TerminalProgress
+from netgain.documents import to_json
 from netgain.errors import UsageError
 from netgain.measuring.client.interrupt import run_interruptible
 from netgain.measuring.quality.measure import QualityAsk, measure_quality
@@ -109,9 +110,7 @@ class QualityDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def _print(found: Quality, judged: QualityGate | None, console: Console, json: bool) -> None:
     if json:
-        sys.stdout.write(
-            msgspec.json.format(msgspec.json.encode(QualityDocument(quality=found, gate=judged))).decode() + "\n"
-        )
+        sys.stdout.write(to_json(QualityDocument(quality=found, gate=judged)).decode())
         return
     show(found, console)
     if judged is not None:

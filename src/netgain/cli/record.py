@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import Annotated, cast
 
-import msgspec
 import typer
 
+from netgain.documents import to_json
 from netgain.errors import UsageError
 from netgain.measuring.record.importing import FORMATS, Format, import_logs
 from netgain.measuring.record.journal import read_recording
@@ -98,7 +98,7 @@ def summary(
     """Show rate, lengths, concurrency and possible prefix reuse of a recording."""
     found = summarise(read_recording(file))
     if json:
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        sys.stdout.write(to_json(found).decode())
     else:
         for line in show(found):
             print(line)

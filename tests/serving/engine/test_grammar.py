@@ -229,7 +229,7 @@ async def test_a_text_cut_off_by_max_tokens_says_length():
         ("lark", "start: missing", 'unknown name: "missing"'),
         ("lark", 'start: start "a"', "no text matches it"),
         ("json_schema", '{"$ref": "#"}', "no text matches it"),
-        ("lark", "", ""),
+        ("lark", "", "no start rule found"),
         ("regex", "a" * (MAX_GRAMMAR_CHARACTERS + 1), "limit is 65536"),
     ],
 )

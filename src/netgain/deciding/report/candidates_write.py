@@ -2,15 +2,12 @@
 
 from pathlib import Path
 
-import msgspec
-
 from netgain.deciding.report.candidates_page import render_candidates
 from netgain.deciding.report.candidates_text import candidates_markdown
 from netgain.deciding.report.markdown import NAME as MARKDOWN
-from netgain.deciding.report.several import CandidatesDocument, Several, candidates_document
+from netgain.deciding.report.several import Several, candidates_document
 from netgain.deciding.report.write import HTML, write_report
-from netgain.errors import UsageError
-from netgain.plain_file import write_whole
+from netgain.documents import to_json, write_folder
 
 JSON = "candidates.json"
 
@@ -24,15 +21,7 @@ def write_candidates(found: Several, folder: Path) -> Path:
     for one in found.outcomes:
         assert one.chosen is not None
         write_report(one, folder / one.chosen)
-    try:
-        write_whole(folder / JSON, to_json(document))
-        write_whole(folder / MARKDOWN, candidates_markdown(document).encode())
-        write_whole(folder / HTML, render_candidates(document).encode())
-    except OSError as error:
-        raise UsageError(f"the report cannot be written to {folder}: {error}; choose another with --output") from error
+    write_folder(
+        folder, {JSON: to_json(document), MARKDOWN: candidates_markdown(document), HTML: render_candidates(document)}
+    )
     return folder / HTML
-
-
-def to_json(document: CandidatesDocument) -> bytes:
-    """Indented, as the file has it; infinite numbers become null."""
-    return msgspec.json.format(msgspec.json.encode(document)) + b"\n"

@@ -7,8 +7,8 @@ import msgspec
 
 from netgain.cost.break_even import LABEL, Checked, Surface, speedup_of
 from netgain.cost.step_cost import StepCost
+from netgain.documents import to_json, write_folder
 from netgain.errors import UsageError
-from netgain.plain_file import write_whole
 
 SCHEMA, VERSION = "netgain.draft-surface", 1
 HTML, JSON = "report.html", "draft-surface.json"
@@ -95,19 +95,9 @@ def read_curve(path: Path) -> StepCost:
         ) from error
 
 
-def to_json(document: DraftSurface) -> bytes:
-    """Indented, as the file has it."""
-    return msgspec.json.format(msgspec.json.encode(document)) + b"\n"
-
-
 def write_surface(document: DraftSurface, folder: Path) -> Path:
     """Write the files and return the path of the HTML. Raises UsageError when the folder cannot be written."""
     from netgain.deciding.report.surface_page import render_surface
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / JSON, to_json(document))
-        write_whole(folder / HTML, render_surface(document).encode())
-    except OSError as error:
-        raise UsageError(f"the report cannot be written to {folder}: {error}; choose another with --output") from error
+    write_folder(folder, {JSON: to_json(document), HTML: render_surface(document)})
     return folder / HTML

@@ -3,16 +3,13 @@ with everything behind it."""
 
 from pathlib import Path
 
-import msgspec
-
 from netgain.deciding.report.document import document_of
 from netgain.deciding.report.html import render_html
 from netgain.deciding.report.markdown import NAME as MARKDOWN
 from netgain.deciding.report.markdown import nothing_tried_markdown, verdict_markdown
 from netgain.deciding.report.outcome import Outcome
-from netgain.deciding.verdict.store import NAME, to_json
-from netgain.errors import UsageError
-from netgain.plain_file import write_whole
+from netgain.deciding.verdict.store import NAME
+from netgain.documents import to_json, write_folder
 
 HTML = "report.html"
 JSON = "decision.json"
@@ -23,13 +20,8 @@ def write_report(outcome: Outcome, folder: Path) -> Path:
     folder cannot be written."""
     document = document_of(outcome)
     told = nothing_tried_markdown(outcome) if document is None else verdict_markdown(document, outcome.scores)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if document is not None:
-            write_whole(folder / NAME, to_json(document))  # the smallest and most needed first
-        write_whole(folder / MARKDOWN, told.encode())
-        write_whole(folder / HTML, render_html(outcome).encode())
-        write_whole(folder / JSON, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
-    except OSError as error:
-        raise UsageError(f"the report cannot be written to {folder}: {error}; choose another with --output") from error
+    smallest_and_most_needed = {} if document is None else {NAME: to_json(document)}
+    write_folder(
+        folder, smallest_and_most_needed | {MARKDOWN: told, HTML: render_html(outcome), JSON: to_json(outcome)}
+    )
     return folder / HTML

@@ -9,13 +9,13 @@ from typing import Literal
 import msgspec
 
 from netgain.cost.price import Cost
+from netgain.documents import read_document, to_json
 from netgain.errors import UsageError
-from netgain.heading import check_heading
 from netgain.measuring.client.meter import ClientLoad
 from netgain.measuring.client.summary import Summary
 from netgain.measuring.observe.scrape import Observed
 from netgain.measuring.workload.arrivals import Arrivals, Bursty, Closed, Constant, Poisson, Recorded, describe
-from netgain.plain_file import read_plain
+from netgain.plain_file import write_whole
 
 SCHEMA: Literal["netgain.measurement"] = "netgain.measurement"
 VERSION = 3
@@ -191,31 +191,17 @@ def load_of(arrivals: Arrivals) -> Load:
 def write_measurement(measurement: Measurement, folder: Path) -> Path:
     """Write `measurement.json` into `folder`, replacing it at once. Returns its path. Raises UsageError."""
     path = folder / RESULT_FILE
-    part = path.with_name(path.name + ".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(to_json(measurement))
-        part.replace(path)
+        write_whole(path, to_json(measurement))
     except (OSError, OverflowError, UnicodeError) as error:
-        part.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot write {path}: {reason}; name another folder with --output") from error
     return path
 
 
-def to_json(measurement: Measurement) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(measurement), indent=2) + b"\n"
-
-
 def read_measurement(path: Path) -> Measurement:
     """Read a result file, or the one in a folder. Raises UsageError that says what is wrong with it."""
-    file = path / RESULT_FILE if path.is_dir() else path
-    try:
-        data = read_plain(file)
-    except OSError as error:
-        raise UsageError(f"cannot read the measurement {file}: {error.strerror}") from error
-    check_heading(data, file, SCHEMA, VERSION, "import other tools' results with netgain measure --import")
-    try:
-        return msgspec.json.decode(data, type=Measurement)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise UsageError(f"{file} is no measurement of netgain ({error})") from error
+    return read_document(
+        path, RESULT_FILE, Measurement, SCHEMA, VERSION, "import other tools' results with netgain measure --import"
+    )
