@@ -1,7 +1,7 @@
 """The tier for KV that a user wants tried, as they name it: dram:SIZE, disk:FOLDER:SIZE or lmcache:SIZE, each SIZE if it
 matters."""
 
-import os
+import tempfile
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -51,11 +51,17 @@ def _gib(text: str) -> float:
 
 
 def _folder(text: str) -> str:
-    """Absolute, since servers may run elsewhere. Nothing is made yet."""
+    """Absolute, since servers may run elsewhere. Nothing is left there yet."""
     if not text:
         raise UsageError(f"a disk tier needs its folder; give {FORMS}")
     path = Path(text).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"the folder {path} of the disk tier cannot be written; name another")
-    return str(path)
+    try:
+        with tempfile.TemporaryDirectory(
+            dir=there
+        ):  # what rights say does not hold everywhere, such as for root in /proc
+            return str(path)
+    except OSError as error:
+        raise UsageError(
+            f"the folder {path} of the disk tier cannot be written ({error.strerror or error}); name another"
+        ) from error
