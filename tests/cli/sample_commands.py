@@ -36,9 +36,10 @@ def counted() -> int:
 
 
 def waits() -> None:
-    """Say that it runs, then sleep."""
+    """Say that it runs, then wait in pieces: a signal between two instructions is seen after the one it came before."""
     print("waiting", flush=True)
-    time.sleep(30)
+    while True:
+        time.sleep(0.05)
 
 
 def needs_torch() -> None:
