@@ -16,8 +16,10 @@ from netgain.deciding.decide.narrate import Silence
 from netgain.errors import UsageError
 from netgain.measuring.measurement.ask import Ask
 from netgain.measuring.measurement.measure import measure
-from netgain.measuring.measurement.result import read_measurement, write_measurement
+from netgain.measuring.measurement.records import read_records, write_records
+from netgain.measuring.measurement.result import RECORDS_FILE, read_measurement, write_measurement
 from tests.deciding.compare.paced_server import paced_server
+from tests.measuring.timing import LOOSE
 
 KNOWN = ("devices=1,dtype=bf16",)
 SAMPLES = Path(__file__).parents[2] / "measuring/measurement/samples"
@@ -31,8 +33,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (base / "prompts.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     with paced_server(token_s=0.006, first_s=0.006) as quick, paced_server(token_s=0.0078, first_s=0.0078) as slow:
         for name, url in (("quick-1", quick), ("slow-1", slow), ("slow-2", slow), ("quick-2", quick)):
-            asyncio.run(measure(Ask(url=url, workload=str(base / "prompts.jsonl")), base / name, Silence()))
+            ask = Ask(url=url, workload=str(base / "prompts.jsonl"), client=LOOSE)
+            asyncio.run(measure(ask, base / name, Silence()))
+            keep_pace(base / name, 0.006 if url == quick else 0.0078)
     return base
+
+
+def keep_pace(result: Path, token_s: float) -> None:
+    """Give every request the times of that pace and a little more, by turns: what is concluded from results must not depend on
+    what else the machine did while they were measured."""
+    rows, now_s = [], 0.0
+    for number, row in enumerate(read_records(result / RECORDS_FILE)):
+        stamps = [now_s + (1.0 + number % 5 / 100) * token_s * (place + 1) for place in range(8)]
+        times = {
+            "scheduled_s": now_s,
+            "sent_s": now_s,
+            "first_token_s": stamps[0],
+            "first_text_s": stamps[0],
+            "chunk_times_s": tuple(stamps),
+            "finished_s": stamps[-1],
+        }
+        assert len(row.record.chunk_times_s) == len(stamps)
+        rows.append(msgspec.structs.replace(row, record=msgspec.structs.replace(row.record, **times)))
+        now_s = stamps[-1]
+    write_records(rows, result / RECORDS_FILE)
 
 
 def settings(tmp_path: Path, baseline: list[Path], candidate: list[Path], **fields: object) -> Settings:

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 
 
 class Link:
-    """`latency_s` is added to every answer. `accepted` connections were made so far; those of them that are `silent` pass
-    nothing on any more and stay open, as behind a NAT that has forgotten them."""
+    """`latency_s` is added to every answer; `asked` pieces were sent to the server so far. `accepted` connections were
+    made so far; those of them that are `silent` pass nothing on any more and stay open, as behind a NAT that
+    has forgotten them."""
 
     def __init__(self, to_port: int, latency_s: float = 0.0) -> None:
         self.latency_s = latency_s
         self.accepted = 0
+        self.asked = 0
         self.port = 0
         self._to_port = to_port
         self._silent = 0
@@ -33,6 +35,7 @@ class Link:
     ) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
+                self.asked += not answers
                 await asyncio.sleep(self.latency_s * answers)
                 if number >= self._silent:
                     writer.write(data)
