@@ -52,7 +52,10 @@ GAUGES: Mapping[str, tuple[str, str]] = {
 COUNTERS: Mapping[str, tuple[str, str]] = {
     "steps": ("netgain_steps", "Turns of the step loop."),
     "prompt_tokens": ("netgain_prompt_tokens", "Prompt tokens admitted, each request once."),
-    "cached_tokens": ("netgain_cached_tokens", "Prompt tokens found in the prefix cache at admission."),
+    "cached_tokens": (
+        "netgain_cached_tokens",
+        "Prompt tokens that were found on the device or loaded from tiers, and not computed.",
+    ),
     "output_tokens": ("netgain_output_tokens", "Tokens committed."),
     "preemptions": ("netgain_preemptions", "Running requests sent back for recompute."),
     "draft_steps": ("netgain_draft_steps", "Verify steps."),

@@ -40,6 +40,7 @@ async def test_a_prefix_that_comes_back_gives_the_same_tokens() -> None:
     assert served.right(again)
     trace = served.last["again"].trace
     assert (trace.cached_tokens, trace.kv.loaded_tokens) == (28, 28)
+    assert served.engine.stats().cached_tokens == 28, "metrics tell what answers and records tell"
     assert served.engine.executor.tokens - steps == 2 + 5, "only what was not loaded is computed"
 
 

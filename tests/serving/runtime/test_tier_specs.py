@@ -1,5 +1,7 @@
 """A password in the address of a tier is in nothing that is shown, whatever signs it is made of and whatever is wrong with it."""
 
+import re
+
 import pytest
 
 from netgain.errors import UsageError
@@ -64,3 +66,45 @@ def test_the_commands_do_not_show_it_either(location: str) -> None:
     with pytest.raises(UsageError) as error:
         open_location(location, LRU(1))
     assert "p4ss" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("tier", "said"),
+    [
+        ("valkey://host:6379/abc", "'abc' is no database"),
+        ("valkey://host:6379/-1", "'-1' is no database"),
+        ("valkey://host:6379/0/1", "'0/1' is no database"),
+        ("redis://:secret@host:99999/0", "'99999' is no port"),
+        ("rediss://host:0/0", "'0' is no port"),
+        ("valkey://host:/0", "'' is no port"),
+        ("valkey://[::1/0", "names no server"),
+        ("s3://bucket/p?endpoint=minio:9000", "the endpoint is the URL"),
+        ("s3://bucket/p?endpoint=http://", "the endpoint is the URL"),
+        ("s3://bucket/p?endpoint=http://minio:port", "the endpoint is the URL"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_and_never_taken_for_a_default(tier: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as error:
+        parse_tier(tier)
+    assert "secret" not in str(error.value)
+    with pytest.raises(UsageError, match=re.escape(said)) as refused:
+        open_location(tier, LRU(1))
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("tier", ["valkey://host", "valkey://host/", "redis://[::1]:6379/3", "rediss://u:p%2F@h:1/15"])
+def test_addresses_of_servers_are_taken_as_they_are(tier: str) -> None:
+    scheme = "rediss" if tier.startswith("rediss") else "redis"
+    assert parse_tier(tier).where == f"{scheme}:{tier.partition(':')[2]}"
+
+
+def test_an_option_that_is_said_twice_or_that_a_location_does_not_have_is_refused() -> None:
+    """The second would win in silence; objects under the default prefix would be purged instead of those that were meant."""
+    with pytest.raises(ValueError, match="says eviction twice"):
+        parse_tier("dram:1GiB?eviction=arc&eviction=lru")
+    with pytest.raises(ValueError, match="says ttl twice"):
+        parse_tier("valkey://host/0?ttl=0&ttl=5s")
+    with pytest.raises(UsageError, match="no option 'prefx'; it has prefix, endpoint, region"):
+        open_location("valkey://host/0?prefx=mine:", LRU(1))
+    pytest.importorskip("redis")
+    open_location("valkey://host/0?prefix=mine:&ttl=5s&codec=zstd", LRU(1))

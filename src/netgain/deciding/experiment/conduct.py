@@ -102,7 +102,8 @@ async def conduct(
     affords: Callable[[int], bool] | None = None,
 ) -> Trial:
     """Warm all arms up, then run all blocks. `asking`: of all arms, or of each by its name. `salt` separates this
-    experiment's cache entries from any other's.
+    experiment's cache entries from any other's; within it each arm has its own, since arms may keep what they computed in
+    one place (a folder, a bucket, the same server), and the one that is asked first would pay for the other.
 
     `restart(start)` ends every arm and starts it again; it is awaited before each start but the first, which has happened.
     Request failures are data; a failing client or a lost arm shows in the blocks and checks. Raises UsageError when the
@@ -149,7 +150,7 @@ async def conduct(
                             await restart(start)
                         for warmed, arm in arms.items():
                             give_turn(arms, warmed)
-                            await warm_up(arm, items, ways[warmed], f"{salt}-{start}")
+                            await warm_up(arm, items, ways[warmed], f"{salt}-{start}-{warmed}")
                         give_turn(arms, None)
                         await log.begin(told)
                         started = start
@@ -159,7 +160,7 @@ async def conduct(
                         name,
                         ways[name].marked(items, shared),
                         design,
-                        msgspec.structs.replace(ways[name], options=ways[name].under(shared)),
+                        msgspec.structs.replace(ways[name], options=ways[name].under(f"{shared}-{name}")),
                         len(blocks),
                         group,
                         repeat,

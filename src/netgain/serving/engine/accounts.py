@@ -134,7 +134,7 @@ class Accounts:
             generation.timeline.add(Stage.CACHE_LOOKUP, admission.lookup_start_s, admission.lookup_end_s)
             if admission.first:
                 self.counters["prompt_tokens"] += len(generation.request.prompt)
-                self.counters["cached_tokens"] += admission.sequence.cached_tokens
+        self.counters["cached_tokens"] = self._scheduler.cached_tokens
         for sequence in plan.preempted:
             self.counters["preemptions"] += 1
             generations[sequence.id].preempted(stamps.started_s)

@@ -53,6 +53,7 @@ class Scheduler:
         self._max_waiting = max_waiting
         self._prefix_caching = prefix_caching
         self._scorable = SCORED_PER_STEP  # what is left of it in the step being planned
+        self.cached_tokens = 0  # of prompts, cumulative: found or loaded instead of computed
 
     @property
     def capacity_tokens(self) -> int:
@@ -163,7 +164,7 @@ class Scheduler:
         self._publish(sequence, blocks)
         self._begin_behind(sequence, blocks)
         if not sequence.preemptions:
-            sequence.cached_tokens = sequence.computed
+            self._cached(sequence)
         sequence.to_load = 0
         sequence.arriving = False
 
@@ -192,6 +193,11 @@ class Scheduler:
             assert not sequence.blocks, "a waiting sequence holds blocks"
             assert sequence.state is SequenceState.WAITING, f"a sequence in the queue is {sequence.state}"
         assert self.pool.references() == held, "references differ from what sequences hold"
+
+    def _cached(self, sequence: Sequence) -> None:
+        """What it has now is what it need not compute: found on the device, or loaded."""
+        self.cached_tokens += sequence.computed - sequence.cached_tokens
+        sequence.cached_tokens = sequence.computed
 
     def _begin_behind(self, sequence: Sequence, blocks: int) -> None:
         sequence.computed = blocks * self.block_tokens
@@ -244,7 +250,7 @@ class Scheduler:
         sequence.computed = len(found) * self.block_tokens
         first = not sequence.preemptions
         if first:  # what a preempted sequence finds again is its own work, not a hit
-            sequence.cached_tokens = sequence.computed
+            self._cached(sequence)
         if to_load > len(found):
             sequence.blocks = (*found, *self.pool.allocate(to_load - len(found)))
             sequence.state = SequenceState.LOADING

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from netgain.secrecy import without_userinfo
+from netgain.serving.tiers.addresses import check_endpoint, check_server
 from netgain.serving.tiers.admission import RULES
 from netgain.serving.tiers.codecs.names import unknown
 from netgain.serving.tiers.eviction import POLICIES
@@ -16,7 +17,6 @@ from netgain.serving.tiers.shared_memory import check_name
 FORMS = "dram:SIZE, shm:NAME:SIZE, disk:FOLDER:SIZE, valkey://HOST:PORT/DB, redis://HOST:PORT/DB or s3://BUCKET/PREFIX"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_CUTS = re.compile("[/?#]")  # what ends the part of an address that a password stands in
 _COMMON = frozenset({"bandwidth", "latency", "codec", "codec_when", "admit", "write"})
 _CHOICES: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -67,8 +67,9 @@ def parse_tier(text: str) -> TierSpec:
     kind, told = "valkey" if kind in ("redis", "rediss", "valkeys") else kind, shown(text)
     if kind not in _OPTIONS:
         raise ValueError(f"{told!r} is no KV tier: write {FORMS}")
-    if kind == "valkey" and _CUTS.search(text.partition("://")[2].rpartition("@")[0]):
-        raise ValueError(f"{told!r}: write / ? and # in its password as %2F, %3F and %23")
+    if kind == "valkey" and "://" in text:
+        before, at, behind = text.rpartition("@")  # a password may hold what would begin the options
+        check_server(f"{before}{at}{behind.partition('?')[0]}")
     options = _options(kind, told, query)
     if kind == "dram":
         return TierSpec(kind=kind, capacity_bytes=_size(rest, told), **{"eviction": "arc", **options})
@@ -101,6 +102,10 @@ def _options(kind: str, text: str, query: str) -> dict[str, object]:
         if name not in _OPTIONS[kind]:
             known = ", ".join(sorted(_OPTIONS[kind]))
             raise ValueError(f"{text!r}: a {kind} tier has no option {name!r}; it has {known}")
+        if ("ttl_s" if name == "ttl" else name) in values:
+            raise ValueError(f"{text!r} says {name} twice: leave one")
+        if name == "endpoint":
+            _checked(value, text)
         if name == "bandwidth":
             values[name] = float(_size(value.removesuffix("/s"), text))
         elif name in ("latency", "ttl"):
@@ -119,6 +124,13 @@ def _options(kind: str, text: str, query: str) -> dict[str, object]:
             f"{text!r}: a tier that is written back takes what the tier above gives up, so admit belongs to that one"
         )
     return values
+
+
+def _checked(endpoint: str, whole: str) -> None:
+    try:
+        check_endpoint(endpoint)
+    except ValueError as error:
+        raise ValueError(f"{whole!r}: {error}") from error
 
 
 def _codecs(value: str, whole: str) -> tuple[str, ...]:

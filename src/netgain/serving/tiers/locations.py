@@ -9,6 +9,7 @@ import msgspec
 
 from netgain.errors import UsageError
 from netgain.secrecy import without_userinfo
+from netgain.serving.tiers.addresses import check_endpoint, check_server
 from netgain.serving.tiers.disk import DiskMedium, DiskOptions
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Medium
@@ -17,6 +18,8 @@ from netgain.serving.tiers.shared_memory import check_name, folder_of
 _SERVERS = {"valkey": "redis", "valkeys": "rediss", "redis": "redis", "rediss": "rediss"}
 _BUCKETS = ("s3",)
 _SHM = "shm:"
+_WHERE = ("prefix", "endpoint", "region")
+_HOW = ("admit", "bandwidth", "codec", "codec_when", "latency", "ttl", "write")
 
 
 def is_folder(location: str) -> bool:
@@ -40,6 +43,24 @@ def without_password(location: str) -> str:
     return location if is_folder(location) else without_userinfo(location)
 
 
+def _options(location: str, query: str) -> dict[str, str]:
+    """Those that say where; of those that say how a tier behaves nothing is needed. A name that is neither would be taken for
+    one that was left out, and the objects under another prefix would be purged. Raises UsageError."""
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in _WHERE and name not in _HOW:
+            known = ", ".join(_WHERE)
+            raise UsageError(f"{without_password(location)!r}: a location has no option {name!r}; it has {known}")
+    try:
+        if location.partition("://")[0] in _SERVERS:
+            check_server(location.partition("?")[0])
+        if "endpoint" in options:
+            check_endpoint(options["endpoint"])
+    except ValueError as error:
+        raise UsageError(f"{without_password(location)!r}: {error}") from error
+    return options
+
+
 def open_location(location: str, eviction: Eviction, ttl_s: float | None = None, tidy: bool = True) -> Medium:
     """The medium there. `eviction` holds a folder below its size; servers and buckets have limits of their own. `ttl_s`: a
     server forgets what was written so long ago (buckets have lifecycle rules for that). `tidy`: see DiskOptions.
@@ -50,7 +71,7 @@ def open_location(location: str, eviction: Eviction, ttl_s: float | None = None,
         return DiskMedium(folder_at(location), eviction, DiskOptions(tidy=tidy))
     address, _, query = location.partition("?")
     scheme, _, rest = address.partition("://")
-    options = dict(parse_qsl(query))
+    options = _options(location, query)
     if scheme in _SERVERS:
         from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions  # an extra that folders do without
 
