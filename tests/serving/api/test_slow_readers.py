@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
@@ -11,6 +10,7 @@ import pytest
 
 from netgain.ledger.export import read_jsonl
 from netgain.ledger.stage import Stage
+from tests.waiting import PATIENCE_S, wait_for
 
 STALLED, READING, TOKENS = 16, 16, 150
 SETTINGS = (
@@ -38,7 +38,7 @@ def stalled(start_server, chain_model, tmp_path) -> Iterator[tuple]:
         for _ in range(STALLED):
             client = socket.socket()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.settimeout(30)
+            client.settimeout(PATIENCE_S)
             client.connect((at.hostname, at.port))
             client.sendall(head + data)
             clients.append(client)
@@ -48,10 +48,10 @@ def stalled(start_server, chain_model, tmp_path) -> Iterator[tuple]:
 
 
 def wait_until_all_is_free(server) -> None:
-    deadline = time.monotonic() + 10
-    while server.metric("netgain_kv_blocks_free") < server.metric("netgain_kv_blocks"):
-        assert time.monotonic() < deadline, "KV of requests that are over is still held"
-        time.sleep(0.05)
+    wait_for(
+        lambda: server.metric("netgain_kv_blocks_free") == server.metric("netgain_kv_blocks"),
+        said="KV of requests that are over is still held",
+    )
 
 
 def text_of(events: bytes) -> str:
@@ -65,13 +65,13 @@ def test_clients_that_do_not_read_hold_up_neither_the_engine_nor_other_streams(s
         asked = [
             pool.submit(server.ask, False, "l", max_tokens=TOKENS, ignore_eos=True, stream=True) for _ in range(READING)
         ]
-        texts = {text_of(answer.result(60).body) for answer in asked}
+        texts = {text_of(answer.result(PATIENCE_S).body) for answer in asked}
     (text,) = texts
-    deadline = time.monotonic() + 30
     # all is generated and its KV free again, before half of the clients have read a byte
-    while server.metric("netgain_output_tokens_total") < (STALLED + READING) * TOKENS:
-        assert time.monotonic() < deadline, "the engine waits for clients"
-        time.sleep(0.05)
+    wait_for(
+        lambda: server.metric("netgain_output_tokens_total") >= (STALLED + READING) * TOKENS,
+        said="the engine waits for clients",
+    )
     wait_until_all_is_free(server)
     assert server.metric("netgain_requests_total") == READING  # those of the others are not over
     for client in clients:
@@ -82,22 +82,18 @@ def test_clients_that_do_not_read_hold_up_neither_the_engine_nor_other_streams(s
             part for part in received.partition(b"\r\n\r\n")[2].split(b"\r\n") if part.startswith(b"data: ")
         )
         assert text_of(body) == text
-    deadline = time.monotonic() + 10
-    while len(written := read_jsonl(records).records) < STALLED + READING:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: len(read_jsonl(records).records) == STALLED + READING)
+    written = read_jsonl(records).records
     blocked_s = sorted(record.stages.get(Stage.CLIENT_BLOCKED, 0.0) for record in written)
     assert blocked_s[STALLED - 1] < 0.5 * blocked_s[STALLED]  # of who read and of who did not
 
 
 def test_clients_that_leave_without_having_read_free_their_requests(stalled):
     server, _, clients = stalled
-    while server.metric("netgain_requests_running") < STALLED:
-        time.sleep(0.02)
+    wait_for(lambda: server.metric("netgain_output_tokens_total") > 0)
     for client in clients:
         client.close()
-    deadline = time.monotonic() + 10
-    while server.metric("netgain_requests_total") < STALLED:
-        assert time.monotonic() < deadline, "requests of clients that left are still held"
-        time.sleep(0.05)
+    wait_for(
+        lambda: server.metric("netgain_requests_total") == STALLED, said="requests of clients that left are still held"
+    )
     wait_until_all_is_free(server)
