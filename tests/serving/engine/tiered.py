@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+import time
 
 from netgain.cost.link import ShapedLink
 from netgain.cost.step_cost import StepCost, StepPoint
 from netgain.ledger.collector import Collector
 from netgain.serving.blocks.keys import Namespace
 from netgain.serving.blocks.pool import BlockPool
+from netgain.serving.blocks.retention import Retention
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.kv_load import TieringOptions
 from netgain.serving.engine.prefill_cost import PrefillCost
@@ -17,6 +19,7 @@ from netgain.serving.engine.tiering import Tiering
 from netgain.serving.speculation.ngram import NgramProposer
 from netgain.serving.speculation.verify import CoupledVerifier
 from netgain.serving.tiers.dram import DramMedium
+from netgain.serving.tiers.envelope import PlainEnvelope
 from netgain.serving.tiers.eviction import LRU
 from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.medium import Fault, FaultKind
@@ -93,12 +96,15 @@ def make_engine(
     timeout_s=60.0,
     collector=None,
     layers=1,
+    retention_s=None,
+    unix_s=time.time,
+    admissions=(),
     **options,
 ) -> Engine:
     executor = Timed(clock, step_s, token_s, blocks, BLOCK, VOCAB)
     memory = RecallMemory(executor, BLOCK, layers)
     scheduler = Scheduler(
-        BlockPool(blocks),
+        BlockPool(blocks, Retention(retention_s, unix_s)),
         clock,
         block_tokens=BLOCK,
         max_batch_tokens=budget,
@@ -107,11 +113,14 @@ def make_engine(
         max_length=300,
     )
     media = [DramMedium(LRU(1 << 20)) if medium is None else medium, *caching_tiers]
-    tier_options = TierOptions(group=4, timeout_s=timeout_s, open_s=0.01)
-    tiers = [Tier(f"tier{index}", one, clock, tier_options, expected(memory.planes)) for index, one in enumerate(media)]
+    tier_options = TierOptions(group=4, timeout_s=timeout_s, open_s=0.01, retention_s=retention_s)
+    tiers = [
+        Tier(f"tier{index}", one, clock, tier_options, expected(memory.planes), unix_s)
+        for index, one in enumerate(media)
+    ]
     collector = collector or Collector()
     tiering = Tiering(
-        KVStore(Stack(tiers, clock), memory.planes, clock),
+        KVStore(Stack(tiers, clock), memory.planes, clock, PlainEnvelope(unix_s), admissions=admissions),
         memory,
         scheduler,
         clock,

@@ -153,6 +153,10 @@ def test_another_process_loads_what_a_killed_one_stored(
     assert writer.stdout is not None
     for _ in range(3):
         assert writer.stdout.readline()
+    until_s = time.monotonic() + 60
+    while len(list((tmp_path / "kv").rglob("*.kv"))) < 16:  # of the first prompts, in order: what they share is there
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
     writer.send_signal(signal.SIGKILL)
     writer.wait(30)
     writer.stdout.close()

@@ -26,7 +26,7 @@ async def filled() -> tuple[KVStore, list[np.ndarray], Tier]:
     draw = np.random.default_rng(1)
     rows = [draw.integers(0, 256, (BLOCKS, plane.block_bytes), np.uint8) for plane in PLANES]
     store.envelope._owners.remember(ROOT, None)
-    store.put(ROOT, KEYS, rows, [(0,)] * BLOCKS)
+    store.put(ROOT, KEYS, rows, [(0,)] * BLOCKS, [0] * BLOCKS)
     await store.settle()
     return store, rows, tier
 

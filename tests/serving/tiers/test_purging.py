@@ -148,7 +148,7 @@ async def test_keys_are_destroyed_before_anything_is_waited_for() -> None:
     root = envelope.root(NAMESPACE, Scope("acme").salt)
 
     def block(number: int) -> StoredObject:
-        return stored_of(root, bytes([number]) * 32, plane, np.zeros(plane.block_bytes, np.uint8))
+        return stored_of(root, bytes([number]) * 32, plane, np.zeros(plane.block_bytes, np.uint8), 0)
 
     async def work() -> None:
         one = block(1)

@@ -4,21 +4,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
+from netgain.serving.blocks.retention import Retention
+
 
 class BlockPool:
     """Every block is exactly one of: free, cached (published, held by nobody, evictable) or referenced.
 
-    A published block keeps its key until it is evicted, so that any request with the same prefix can hold it too.
+    A published block keeps its key until it is evicted, or is older than `retention` allows, so that any request with the same
+    prefix can hold it too.
     """
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, retention: Retention | None = None) -> None:
         self.blocks = blocks
+        self.retention = retention or Retention()
         self._free = list(range(blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently released first
         self._references = [0] * blocks
         self._key_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
         self._salt_of: dict[int, bytes] = {}  # of published blocks
+        self._date_of: dict[int, int] = {}  # of published blocks
         self.evictions = 0
 
     @property
@@ -38,11 +43,16 @@ class BlockPool:
         return cached + list(islice(reversed(self._free), count - len(cached)))
 
     def lookup(self, keys: Sequence[bytes]) -> list[int]:
-        """The blocks of the longest published prefix of `keys`; holds nothing."""
+        """The blocks of the longest published prefix of `keys`; holds nothing. It ends before a block that is too old, which is
+        forgotten."""
         found = []
+        oldest, newest = self.retention.dates()
         for key in keys:
             block = self._block_of.get(key)
             if block is None:
+                break
+            if not oldest <= self._date_of[block] <= newest:
+                self._expire(block)
                 break
             found.append(block)
         return found
@@ -80,15 +90,25 @@ class BlockPool:
             taken.append(block)
         return taken
 
-    def publish(self, block: int, key: bytes, salt: bytes = b"") -> bool:
+    def publish(self, block: int, key: bytes, salt: bytes = b"", dated: int | None = None) -> bool:
         """Make a referenced block, whose tokens are all committed, findable; False where a key that exists already stays where it
-        is. `salt` is what its key was salted with, by which `forget` finds it."""
-        if key in self._block_of or block in self._key_of:
+        is. `salt` is what its key was salted with, by which `forget` finds it, `dated` when its KV was first computed, in whole
+        Unix seconds (None: now)."""
+        there = self._block_of.get(key)
+        if there is not None and not self.retention.allows(self._date_of[there]):
+            self._expire(there)
+            there = None
+        if there is not None or block in self._key_of:
             return False
         self._block_of[key] = block
         self._key_of[block] = key
         self._salt_of[block] = salt
+        self._date_of[block] = self.retention.now() if dated is None else dated
         return True
+
+    def date_of(self, block: int) -> int:
+        """When the KV of a published block was first computed, in whole Unix seconds."""
+        return self._date_of[block]
 
     def holds(self, block: int, key: bytes) -> bool:
         """Whether `block` still is the one found under `key`."""
@@ -118,15 +138,19 @@ class BlockPool:
         judged = {salt: condemned(salt) for salt in set(self._salt_of.values())}
         gone = [block for block, salt in self._salt_of.items() if judged[salt]]
         for block in gone:
-            self._unpublish(block)
-            if block in self._cached:
-                del self._cached[block]
-                self._free.append(block)
+            self._expire(block)
         return len(gone)
+
+    def _expire(self, block: int) -> None:
+        """Nobody finds it any more; who holds it keeps it."""
+        self._unpublish(block)
+        if block in self._cached:
+            del self._cached[block]
+            self._free.append(block)
 
     def _unpublish(self, block: int) -> None:
         del self._block_of[self._key_of.pop(block)]
-        del self._salt_of[block]
+        del self._salt_of[block], self._date_of[block]
 
     def check(self) -> None:
         """Raise AssertionError unless every block is free, cached or referenced, exactly once, and keys are one to one."""
@@ -139,5 +163,6 @@ class BlockPool:
         assert len(free) + len(cached) + len(referenced) == self.blocks, "a block is lost"
         assert {key: block for block, key in self._key_of.items()} == self._block_of, "keys and blocks disagree"
         assert self._salt_of.keys() == self._key_of.keys(), "a published block has no salt, or a salt is left over"
+        assert self._date_of.keys() == self._key_of.keys(), "a published block has no date, or a date is left over"
         assert cached <= self._key_of.keys(), "a cached block has no key"
         assert not free & self._key_of.keys(), "a free block has a key"

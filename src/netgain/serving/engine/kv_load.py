@@ -10,6 +10,7 @@ import msgspec
 from netgain.cost.link import LinkFit
 from netgain.cost.loading import GROUP_BLOCKS, LAYER_GROUPS
 from netgain.ledger.records import KVReuse
+from netgain.serving.blocks.retention import Retention
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.sequence import Sequence as Queued
 from netgain.serving.tiers.kv_store import Loaded
@@ -80,6 +81,7 @@ class Tail:
         if layers is None or not layers.complete:
             load.over = True
             return
+        load.dates(self.first, layers.dates)
         self.arrived.append(layers)
         self.took_s.append(layers.seconds)
         self.came_s = now_s
@@ -101,7 +103,7 @@ class Tail:
 class Load:
     """What one request gets from tiers. Blocks are numbered from `base`, how many the device had; `next` is the first that is
     not in the pool yet, `end` where loading ends. Those from `tail` on come by layers (see Tail), if it is there. `since_s`: the
-    request waits for it."""
+    request waits for it. `dated` says by key when what came was first computed."""
 
     __slots__ = (
         "arrived",
@@ -111,6 +113,7 @@ class Load:
         "bytes",
         "cancelled",
         "codecs",
+        "dated",
         "decode_s",
         "end",
         "expected_s",
@@ -146,6 +149,7 @@ class Load:
         self.bytes = self.moved_bytes = self.held_bytes = 0
         self.codecs: frozenset[str] = frozenset()
         self.decode_s = 0.0
+        self.dated: dict[bytes, int] = {}
         self.over = False  # nothing more will come
         self.cancelled = False  # nothing more is wanted; read by the job that fetches
 
@@ -178,13 +182,19 @@ class Load:
         self.sequence.load_from = self.base
         self.sequence.to_load = self.base + blocks
 
-    def came(self, loaded: Loaded) -> None:
-        """Add up what came."""
+    def came(self, first: int, loaded: Loaded) -> None:
+        """Add up what came, from the block numbered `first` on."""
+        self.dates(first, loaded.dates)
         self.busy_s += loaded.seconds
         self.bytes += loaded.bytes
         self.moved_bytes += loaded.moved_bytes
         self.codecs |= loaded.codecs
         self.decode_s += loaded.decode_s
+
+    def dates(self, first: int, dates: Sequence[int]) -> None:
+        """When the blocks from the one numbered `first` on were first computed; of what came in several parts, the first."""
+        for key, date in zip(self.keys[first:], dates, strict=False):
+            self.dated[key] = min(date, self.dated.get(key, date))
 
     def told_in(self, kv: KVReuse) -> None:
         """Write down what came."""
@@ -193,6 +203,14 @@ class Load:
         kv.decode_s += self.decode_s
         if self.codecs:
             kv.codecs = "+".join(sorted(self.codecs))
+
+    def check_age(self, retention: Retention) -> None:
+        """Where something that came while the request waited in the queue has become too old since, all of it is computed."""
+        if all(map(retention.allows, self.dated.values())):
+            return
+        self.arrived = [None] * len(self.arrived)
+        self.tail = None
+        self.over = self.cancelled = True
 
     def ready(self) -> int:
         """How many whole blocks have come that can be placed."""

@@ -2,7 +2,7 @@
 
 import itertools
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 
 from netgain.errors import Overloaded, RequestRejected
@@ -159,9 +159,10 @@ class Scheduler:
             reusable = sequence.scored  # logits cannot be found in the cache
         return min(reusable // self.block_tokens, len(sequence.keys)) if self._prefix_caching else 0
 
-    def loaded(self, sequence: Sequence, blocks: int) -> None:
-        """The KV of a LOADING sequence's first `blocks` blocks is there and becomes findable; the rest is to be computed."""
-        self._publish(sequence, blocks)
+    def loaded(self, sequence: Sequence, blocks: int, dated: Mapping[bytes, int]) -> None:
+        """The KV of a LOADING sequence's first `blocks` blocks is there and becomes findable; the rest is to be computed. `dated`
+        says by key when what came was first computed."""
+        self._publish(sequence, blocks, dated)
         self._begin_behind(sequence, blocks)
         if not sequence.preemptions:
             self._cached(sequence)
@@ -223,13 +224,13 @@ class Scheduler:
         """The requests that are here and of which nobody may find anything."""
         return [sequence.id for sequence in (*self.waiting, *self.running) if sequence.unshared]
 
-    def _publish(self, sequence: Sequence, full: int) -> Rows[Published]:
+    def _publish(self, sequence: Sequence, full: int, dated: Mapping[bytes, int] | None = None) -> Rows[Published]:
         """Make its blocks findable up to the one numbered `full`; those that nobody could find before."""
-        fresh = [
-            Published(sequence.blocks[index], sequence.keys[index])
-            for index in range(sequence.published, full)
-            if not sequence.unshared and self.pool.publish(sequence.blocks[index], sequence.keys[index], sequence.salt)
-        ]
+        fresh = []
+        for index in range(sequence.published, 0 if sequence.unshared else full):
+            block, key = sequence.blocks[index], sequence.keys[index]
+            if self.pool.publish(block, key, sequence.salt, None if dated is None else dated.get(key)):
+                fresh.append(Published(block, key))
         sequence.published = max(sequence.published, full)
         return fresh
 

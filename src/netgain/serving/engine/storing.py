@@ -129,7 +129,7 @@ class Storing:
         planes = self._memory.read_blocks([one.block for one in out])
         size = len(out) * self._store.block_bytes
         self._copied.append(size)
-        self._runner.start(self._put(out, planes))
+        self._runner.start(self._put(out, planes, [self._pool.date_of(one.block) for one in out]))
         ended_s = self._clock.now()
         self._collector.handoff(
             Handoff(
@@ -146,10 +146,11 @@ class Storing:
             )
         )
 
-    async def _put(self, out: Sequence[_Out], planes: Sequence[Rows]) -> None:
+    async def _put(self, out: Sequence[_Out], planes: Sequence[Rows], dates: Sequence[int]) -> None:
         lost: Sequence[tuple[bytes, int]] = ()
         try:
-            lost = self._store.put(out[0].root, [one.key for one in out], planes, [one.into for one in out])
+            keys, into = [one.key for one in out], [one.into for one in out]
+            lost = self._store.put(out[0].root, keys, planes, into, dates)
         finally:
             self._taken.append(lost)
 

@@ -261,7 +261,7 @@ class Tiering:
             return
         end = first + len(loaded.blocks)
         load.arrived[first:end] = loaded.blocks
-        load.came(loaded)
+        load.came(first, loaded)
         load.over = load.over or None in loaded.blocks
         self._links.sampled(load.places[first:end], now_s)
         if end >= load.end or load.over or self._options.policy != "measured":
@@ -294,6 +294,7 @@ class Tiering:
         load.until_s = now_s + self._choice.bound_s(load)
         if not load.held_bytes:
             self._start(load, load.next)
+        load.check_age(self._scheduler.pool.retention)
         self._place(load, now_s)
 
     def _place(self, load: Load, now_s: float) -> None:
@@ -319,7 +320,7 @@ class Tiering:
 
     def _finish(self, load: Load, now_s: float) -> None:
         self._waited(load, now_s)
-        self._scheduler.loaded(load.sequence, load.base + load.next)
+        self._scheduler.loaded(load.sequence, load.base + load.next, load.dated)
         self._wasted(load, 0 if load.next == load.end or load.tail is None else load.tail.blocks_worth(load.end))
         write_down(load, self._store, self._block_tokens, now_s, self.counts, self._collector)
         self._forget(load)

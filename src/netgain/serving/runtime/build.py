@@ -13,6 +13,7 @@ from netgain.folders import cache_folder
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.serving.blocks.pool import BlockPool
+from netgain.serving.blocks.retention import Retention
 from netgain.serving.engine.engine import Engine
 from netgain.serving.engine.grammar import Grammars
 from netgain.serving.engine.model_drafts import ModelDrafts
@@ -118,11 +119,12 @@ def build_engine(
         tiers = build_store(config.kv, memory.planes, clock, coder, others)
         touch_behind(memory.memories)
     heads = draft.name if draft and drafts and drafts.features is not None else None
-    blending = build_blending(config, loaded, kv_dtype, tiers, heads, notes)
+    retention = Retention(config.kv.retention_s)
+    blending = build_blending(config, loaded, kv_dtype, tiers, heads, notes, retention)
     blender = blending.blender if blending else None
     executor = TorchExecutor(loaded.model, kv, kernels, *(drafts[1:] if drafts else ()), blender=blender)
     scheduler = Scheduler(
-        BlockPool(blocks),
+        BlockPool(blocks, retention),
         clock,
         block_tokens=layout.block_tokens,
         max_batch_tokens=config.scheduler.max_batch_tokens,

@@ -41,7 +41,9 @@ class KVTierSettings(Settings):
         description="file with a key for every tenant, made where there is none: KV is sealed before it leaves the engine",
     )
     retention_s: float | None = Field(
-        default=None, gt=0, description="KV that was written longer ago is never used; by default no age is too old"
+        default=None,
+        gt=0,
+        description="KV that was computed longer ago is never used, on the device or beyond it; by default no age is too old",
     )
     pin_s: float = Field(
         default=3600.0,

@@ -13,7 +13,7 @@ from netgain.serving.blocks.scope import Tenants
 from netgain.serving.tiers.admission import Admission
 from netgain.serving.tiers.codecs.coder import Coder, CoderStats
 from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
-from netgain.serving.tiers.layered import LayeredObject, LayersLoaded
+from netgain.serving.tiers.layered_blocks import LayeredBlocks
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.object import RAW, Part, Refused, StoredObject, opened, pack, unpack
 from netgain.serving.tiers.planes import Plane, Rows, object_bytes, part_of, stored_of
@@ -34,7 +34,8 @@ class Located(msgspec.Struct, frozen=True):
 
 class Loaded(msgspec.Struct, frozen=True):
     """The bytes of each block, one view per plane; None where something is missing. `bytes` of KV came in `seconds`, as
-    `moved_bytes` in the forms `codecs`; of the time `decode_s` was spent on making KV of them again."""
+    `moved_bytes` in the forms `codecs`; of the time `decode_s` was spent on making KV of them again. `dates`: when each block
+    was first computed, 0 where that is not known."""
 
     blocks: tuple[tuple[memoryview, ...] | None, ...]
     bytes: int
@@ -43,6 +44,14 @@ class Loaded(msgspec.Struct, frozen=True):
     moved_bytes: int = 0
     codecs: frozenset[str] = frozenset()
     decode_s: float = 0.0
+    dates: tuple[int, ...] = ()
+
+
+class Whole(NamedTuple):
+    """The bytes of an object, and when it was first computed, 0 where that is not known."""
+
+    payload: memoryview
+    dated: int
 
 
 class _Opened(NamedTuple):
@@ -96,14 +105,20 @@ class KVStore:
         return tuple(tier.name for tier in self._stack.tiers)
 
     def put(
-        self, root: bytes, keys: Sequence[bytes], planes: Sequence[Rows], into: Sequence[Sequence[int]]
+        self,
+        root: bytes,
+        keys: Sequence[bytes],
+        planes: Sequence[Rows],
+        into: Sequence[Sequence[int]],
+        dates: Sequence[int],
     ) -> list[tuple[bytes, int]]:
-        """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `into[i]` are the tiers for the i-th. Returns the
-        keys, with tiers that are not going to have all of that block: there was no room in their queues, or it may not leave."""
+        """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `into[i]` are the tiers for the i-th, `dates[i]`
+        is when it was first computed, in whole Unix seconds. Returns the keys, with tiers that are not going to have all of that
+        block: there was no room in their queues, or it may not leave."""
         lost: set[tuple[bytes, int]] = set()
         for plane, rows in zip(self.planes, planes, strict=True):
-            for key, row, tiers in zip(keys, rows, into, strict=True):
-                lost.update((key, tier) for tier in self._offer(stored_of(root, key, plane, row), tiers))
+            for key, row, tiers, dated in zip(keys, rows, into, dates, strict=True):
+                lost.update((key, tier) for tier in self._offer(stored_of(root, key, plane, row, dated), tiers))
         return sorted(lost)
 
     def put_one(self, stored: StoredObject, there: int | None = None) -> None:
@@ -140,14 +155,16 @@ class KVStore:
             sum(len(part.came.data) for part in useful),
             frozenset(part.codec for part in useful),
             sum(part.decode_s for part in useful),
+            _dates(parts, len(keys)),
         )
 
     async def load_planes(
         self, planes: Sequence[Plane], root: bytes, keys: Sequence[bytes], within_s: float | None
-    ) -> tuple[tuple[tuple[memoryview, ...] | None, ...], int]:
-        """Some planes of the blocks, None where one is missing, and how many bytes that are."""
+    ) -> tuple[tuple[tuple[memoryview, ...] | None, ...], int, tuple[int, ...]]:
+        """Some planes of the blocks, None where one is missing, how many bytes that are, and when they were first computed."""
         parts = await self._open(planes, root, keys, within_s)
-        return _blocks(parts, len(keys)), sum(len(part.raw.payload) for part in parts if part is not None)
+        size = sum(len(part.raw.payload) for part in parts if part is not None)
+        return _blocks(parts, len(keys)), size, _dates(parts, len(keys))
 
     async def _open(
         self, planes: Sequence[Plane], root: bytes, keys: Sequence[bytes], within_s: float | None
@@ -168,21 +185,25 @@ class KVStore:
         """Whether coding or the envelope keeps blocks from being read by layers."""
         return self.envelope.only_whole or (self.coder is not None and self.coder.codes)
 
-    def by_layers(self, root: bytes, keys: Sequence[bytes], starts: Sequence[int]) -> "LayeredBlocks":
+    def by_layers(self, root: bytes, keys: Sequence[bytes], starts: Sequence[int]) -> LayeredBlocks:
         """The blocks under `keys`, to be read group of layers by group of layers; `starts` are their first layers."""
-        return LayeredBlocks(self, self._stack, self._clock, root, keys, starts)
+        first, *others = self.planes
+        whole = partial(self.load_planes, others, root, keys) if others else None
+        return LayeredBlocks(self._stack, self._clock, root, keys, first, starts, whole)
 
     async def load_ones(
         self, root: bytes, wanted: Sequence[tuple[Part, int]], within_s: float | None = None
-    ) -> list[memoryview | None]:
-        """The bytes of objects that are no blocks, each with so many tokens; None for what does not come in time."""
+    ) -> list[Whole | None]:
+        """Objects that are no blocks, each with so many tokens; None for what does not come in time."""
         found = await self._stack.find([part.address() for part, _ in wanted], within_s, judged=True)
         parts = [
             None if came is None else self._opened(root, tokens, came)
             for (_, tokens), came in zip(wanted, found, strict=True)
         ]
         self._afterwards([part for part in parts if part is not None])
-        return [None if part is None else memoryview(part.raw.payload) for part in parts]
+        return [
+            None if part is None else Whole(memoryview(part.raw.payload), part.raw.written_s or 0) for part in parts
+        ]
 
     def _opened(self, root: bytes, tokens: int, came: Came) -> _Opened | None:
         """KV out of what a tier gave and has checked: whatever is done to KV before it is used is done here. None where it is of
@@ -307,42 +328,20 @@ class KVStore:
         await self._stack.close()
 
 
-class LayeredBlocks:
-    """Some blocks on their way. The first plane comes by layers, the others whole with its last group."""
-
-    def __init__(
-        self, store: KVStore, stack: Stack, clock: Clock, root: bytes, keys: Sequence[bytes], starts: Sequence[int]
-    ) -> None:
-        plane, *others = store.planes
-        self._store, self._stack, self._clock = store, stack, clock
-        self._root, self._keys, self._others = root, keys, others
-        self._ends = (*starts[1:], plane.layers)
-        layer_bytes = plane.block_bytes // plane.layers
-        self._objects = [LayeredObject(part_of(key, plane).address(), layer_bytes, plane.layers) for key in keys]
-
-    async def load(self, group: int, within_s: float | None = None) -> LayersLoaded:
-        """The groups are asked for one after the other, as long as they come complete."""
-        started_s = self._clock.now()
-        layers = await self._stack.load_layers(self._objects, self._ends[group], within_s)
-        found = tuple(
-            None if data is None or one.head.stored.root != self._root else memoryview(data)
-            for one, data in zip(self._objects, layers, strict=True)
-        )
-        size = sum(len(data) for data in found if data is not None)
-        others = None
-        if self._others and group == len(self._ends) - 1:
-            left_s = None if within_s is None else within_s - (self._clock.now() - started_s)
-            others, more = await self._store.load_planes(self._others, self._root, self._keys, left_s)
-            size += more
-        return LayersLoaded(found, others, size, self._clock.now() - started_s)
-
-
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _blocks(parts: Sequence[_Opened | None], count: int) -> tuple[tuple[memoryview, ...] | None, ...]:
     return tuple(_whole(block) for block in zip(*_chunks(parts, count), strict=True))
+
+
+def _dates(parts: Sequence[_Opened | None], count: int) -> tuple[int, ...]:
+    """Of each block that of its oldest plane."""
+    return tuple(
+        min(0 if part is None else part.raw.written_s or 0 for part in block)
+        for block in zip(*_chunks(parts, count), strict=True)
+    )
 
 
 def _whole(block: Sequence[_Opened | None]) -> tuple[memoryview, ...] | None:

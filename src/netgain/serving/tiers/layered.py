@@ -119,12 +119,14 @@ class LayeredObject:
 
 class LayersLoaded(msgspec.Struct, frozen=True):
     """Of each block the bytes of one group of layers of the first plane, and with the last group those of the other planes,
-    each whole. None where something is missing or damaged. `bytes` came in `seconds`."""
+    each whole. None where something is missing or damaged. `bytes` came in `seconds`. `dates`: when each block was first
+    computed, 0 where that is not known."""
 
     layers: tuple[memoryview | None, ...]
     others: tuple[tuple[memoryview, ...] | None, ...] | None
     bytes: int
     seconds: float
+    dates: tuple[int, ...] = ()
 
     @property
     def complete(self) -> bool:

@@ -16,12 +16,13 @@ import msgspec
 from blake3 import blake3
 from xxhash import xxh3_128_digest
 
+from netgain.serving.blocks.retention import CLOCKS_DIFFER_S
+
 MAGIC = b"NGKV"
 SCHEMA = 3
 RAW = "raw"
 TARGET = "target"
 ADDRESS_BYTES = 32
-CLOCKS_DIFFER_S = 300.0
 HEAD_BYTES = 2048  # in which every header fits
 
 _PREFIX = struct.Struct("<4sHHQ")
@@ -94,8 +95,8 @@ class StoredObject(msgspec.Struct, frozen=True):
     """KV with everything needed to use it. `root` is the chain's root key (namespace and tenant), `tokens` how many of the
     block's tokens are there, `codec` how the payload is coded (with the digest of its tables, where it has any).
 
-    `written_s` is when it left the device, in whole Unix seconds (None: the writer did not say), `tenant` whose it is where
-    that is no secret (of a sealed object the key's name tells who may know), `seal` None where the payload is in the clear.
+    `written_s` is when its KV was first computed, in whole Unix seconds (None: the writer did not say), `tenant` whose it is
+    where that is no secret (of a sealed object the key's name tells who may know), `seal` None where the payload is in the clear.
     """
 
     part: Part

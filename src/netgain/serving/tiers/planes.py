@@ -40,15 +40,15 @@ def expected(
 def object_bytes(planes: Sequence[Plane]) -> list[int]:
     """What a block's object of each plane takes in tiers, headers included."""
     nothing = bytes(32)
-    return [len(pack(stored_of(nothing, nothing, plane, np.zeros(plane.block_bytes, np.uint8)))) for plane in planes]
+    return [len(pack(stored_of(nothing, nothing, plane, np.zeros(plane.block_bytes, np.uint8), 0))) for plane in planes]
 
 
 def part_of(key: bytes, plane: Plane) -> Part:
     return Part(key=key, first_layer=0, layers=plane.layers, plane=plane.name)
 
 
-def stored_of(root: bytes, key: bytes, plane: Plane, row: Rows) -> StoredObject:
-    """One plane of one block."""
+def stored_of(root: bytes, key: bytes, plane: Plane, row: Rows, dated: int) -> StoredObject:
+    """One plane of one block, first computed at `dated`, in whole Unix seconds."""
     return StoredObject(
         part=part_of(key, plane),
         root=root,
@@ -56,4 +56,5 @@ def stored_of(root: bytes, key: bytes, plane: Plane, row: Rows) -> StoredObject:
         tokens=plane.shape.block_tokens,
         codec=RAW,
         payload=row.data,
+        written_s=dated,
     )

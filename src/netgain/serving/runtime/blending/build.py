@@ -10,6 +10,7 @@ import torch
 from netgain.errors import UsageError
 from netgain.folders import cache_folder
 from netgain.serving.blocks.keys import Namespace
+from netgain.serving.blocks.retention import Retention
 from netgain.serving.model.config import ModelConfig
 from netgain.serving.model.load import LoadedModel
 from netgain.serving.runtime.blending.blender import Blender
@@ -45,12 +46,13 @@ def build_blending(
     tiers: TierStore | None,
     heads: str | None,
     notes: list[str],
+    retention: Retention | None = None,
 ) -> Blending | None:
-    """None where it is not enabled; `notes` get how chunks are joined. Chunks are kept in `tiers`, too, where there are some.
-    Raises UsageError beside `heads` that draft from the target's features: tokens that are joined are not computed in all layers,
-    so they have none. (A draft model of its own reads the whole prompt by itself.) Every model that the model room loads has
-    rotary positions in all of its layers, so its chunks can be moved; what has none, or turns only a part of a head, is refused
-    there by name."""
+    """None where it is not enabled; `notes` get how chunks are joined. Chunks are kept in `tiers`, too, where there are some, and
+    used no longer than `retention` allows. Raises UsageError beside `heads` that draft from the target's features: tokens that
+    are joined are not computed in all layers, so they have none. (A draft model of its own reads the whole prompt by itself.)
+    Every model that the model room loads has rotary positions in all of its layers, so its chunks can be moved; what has none,
+    or turns only a part of a head, is refused there by name."""
     settings = config.blending
     if not settings.enabled:
         return None
@@ -72,6 +74,7 @@ def build_blending(
         memory_bytes=settings.memory_bytes,
         tiers=tiers,
         choice=ChunkChoice(config.kv.policy),
+        retention=retention,
     )
     return Blending(Blender(loaded.model, store, selection), store)
 

@@ -13,6 +13,7 @@ import torch
 
 from netgain.cost.loading import Why
 from netgain.serving.blocks.keys import Namespace
+from netgain.serving.blocks.retention import Retention
 from netgain.serving.blocks.scope import Scope, Tenants
 from netgain.serving.engine.known_links import KnownLinks
 from netgain.serving.engine.request import Request
@@ -31,6 +32,7 @@ from netgain.serving.tiers.blending.fetching import (
 )
 from netgain.serving.tiers.blending.stored import ChunkForm
 from netgain.serving.tiers.envelope import PlainEnvelope
+from netgain.serving.tiers.kv_store import Whole
 from netgain.serving.tiers.object import Part
 
 K = TypeVar("K")
@@ -40,16 +42,18 @@ _KNOWN = 4096  # of the last requests, what was decided
 
 
 class _Kept(NamedTuple):
-    """A chunk and whose it is; of the tenant's salt and secret, nothing."""
+    """A chunk, whose it is, of the tenant's salt and secret nothing, and when it was computed (whole Unix seconds)."""
 
     chunk: ChunkKV
     tenant: str | None
+    dated: int
 
 
 class ChunkStore:
     """Implements the engine's ChunkSource. At most `memory_bytes` of chunks in memory. `namespace` is that of chunks (see
     chunk_namespace), `lead` what they are computed behind. `tiers` (None: none) belong to somebody else; `choice` says what is
-    taken from them. Methods are called from the engine's event loop, `close` when it has ended."""
+    taken from them. None is found that is older than `retention` allows, by when it was first computed. Methods are called from
+    the engine's event loop, `close` when it has ended."""
 
     def __init__(
         self,
@@ -61,11 +65,13 @@ class ChunkStore:
         memory_bytes: int,
         tiers: TierStore | None = None,
         choice: ChunkChoice,
+        retention: Retention | None = None,
     ) -> None:
         self.form = form
         self.lead = tuple(lead)
         self.tally = Tally()
         self.choice = choice
+        self._retention = retention or Retention()
         self._namespace, self._device, self._tiers = namespace, device, tiers
         self._links = KnownLinks(PROBE_EVERY_S)
         self._fetched: OrderedDict[str, Fetched] = OrderedDict()
@@ -86,17 +92,17 @@ class ChunkStore:
     def find(self, salt: bytes, tokens: Sequence[int]) -> ChunkKV | None:
         """The chunk, if it is in memory."""
         address = self.address(salt, tokens)
-        found = self._kept.get(address)
-        if found is not None:
-            self._kept.move_to_end(address)
-        return None if found is None else found.chunk
+        if not self._has(address):
+            return None
+        self._kept.move_to_end(address)
+        return self._kept[address].chunk
 
     def add(self, salt: bytes, chunk: ChunkKV) -> None:
-        """Keep a chunk that was computed, and offer it to the tiers that are not known to have it."""
-        address = self.address(salt, chunk.tokens)
-        self._keep(address, chunk, salt)
+        """Keep a chunk that was computed now, and offer it to the tiers that are not known to have it."""
+        address, dated = self.address(salt, chunk.tokens), self._retention.now()
+        self._keep(address, chunk, salt, dated)
         if self._tiers is not None:
-            stored = self.form.stored(self._root(salt), chunk.tokens, chunk.payload())
+            stored = self.form.stored(self._root(salt), chunk.tokens, chunk.payload(), dated)
             store, there = self._tiers.store, self._left.pop(address, None)
 
             async def put() -> None:
@@ -166,7 +172,7 @@ class ChunkStore:
         self._left.clear()  # only hints
         gone = [address for address, kept in self._kept.items() if tenants is None or kept.tenant in tenants]
         for address in gone:
-            self._used -= _bytes(self._kept.pop(address).chunk)
+            self._drop(address)
         return len(gone)
 
     def counters(self) -> dict[str, float]:
@@ -209,17 +215,16 @@ class ChunkStore:
         salt: bytes,
         missing: Mapping[bytes, tuple[int, ...]],
         chosen: Sequence[int],
-        found: Sequence[memoryview | None],
+        found: Sequence[Whole | None],
     ) -> int:
         """Keep what has come; how many chunks that is."""
         every = list(missing.items())
         came = 0
-        for number, payload in zip(chosen, found, strict=False):
-            if payload is not None:
+        for number, whole in zip(chosen, found, strict=False):
+            if whole is not None:
                 address, tokens = every[number]
-                self._keep(
-                    address, from_payload(tokens, self.form.layers, self.form.dtype, payload, self._device), salt
-                )
+                chunk = from_payload(tokens, self.form.layers, self.form.dtype, whole.payload, self._device)
+                self._keep(address, chunk, salt, whole.dated)
                 came += 1
         return came
 
@@ -239,17 +244,27 @@ class ChunkStore:
             return {}
         every = [request.prompt[first:end] for first, end in request.chunks.spans]
         by_address = {self.address(request.salt, tokens): tokens for tokens in every}
-        return {address: tokens for address, tokens in by_address.items() if address not in self._kept}
+        return {address: tokens for address, tokens in by_address.items() if not self._has(address)}
 
-    def _keep(self, address: bytes, chunk: ChunkKV, salt: bytes) -> None:
+    def _has(self, address: bytes) -> bool:
+        """Whether a chunk is in memory that may be used; one that is too old goes."""
+        kept = self._kept.get(address)
+        if kept is not None and not self._retention.allows(kept.dated):
+            self._drop(address)
+            kept = None
+        return kept is not None
+
+    def _drop(self, address: bytes) -> None:
+        self._used -= _bytes(self._kept.pop(address).chunk)
+
+    def _keep(self, address: bytes, chunk: ChunkKV, salt: bytes, dated: int) -> None:
         size = _bytes(chunk)
-        if address in self._kept or size > self._capacity:
+        if self._has(address) or size > self._capacity:
             return
-        self._kept[address] = _Kept(chunk, Scope.of(salt).tenant)
+        self._kept[address] = _Kept(chunk, Scope.of(salt).tenant, dated)
         self._used += size
         while self._used > self._capacity:
-            _, gone = self._kept.popitem(last=False)
-            self._used -= _bytes(gone.chunk)
+            self._drop(next(iter(self._kept)))
 
 
 def _bytes(chunk: ChunkKV) -> int:

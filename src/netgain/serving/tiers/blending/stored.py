@@ -34,6 +34,9 @@ class ChunkForm(msgspec.Struct, frozen=True, kw_only=True):
     def part(self, root: bytes, tokens: Sequence[int]) -> Part:
         return Part(chunk_key(root, tokens), 0, self.layers, CHUNK)
 
-    def stored(self, root: bytes, tokens: Sequence[int], payload: bytes | memoryview) -> StoredObject:
-        """The object; `payload` is, layer after layer, all keys and then all values of the tokens in order."""
-        return StoredObject(self.part(root, tokens), root, self.shape, len(tokens), RAW, payload)
+    def stored(
+        self, root: bytes, tokens: Sequence[int], payload: bytes | memoryview, dated: int | None = None
+    ) -> StoredObject:
+        """The object; `payload` is, layer after layer, all keys and then all values of the tokens in order, first computed at
+        `dated`, in whole Unix seconds (None: when it is stored)."""
+        return StoredObject(self.part(root, tokens), root, self.shape, len(tokens), RAW, payload, written_s=dated)
