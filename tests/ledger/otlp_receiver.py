@@ -22,7 +22,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 receiver.paths.append(self.path)
-                receiver.hang.wait(20)
+                receiver.hang.wait(120)
                 if status == 200:
                     for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                         receiver.resources.append(resource.resource)

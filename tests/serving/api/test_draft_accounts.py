@@ -1,8 +1,6 @@
 """What speculation did is told in four places (the answer's usage, its record, /metrics, decide's report): the same numbers.
 Whoever drafts, a stop string inside accepted drafts ends the text there."""
 
-import time
-
 import msgspec
 import pytest
 
@@ -11,6 +9,7 @@ from netgain.ledger.records import DraftCounts, RequestRecord
 from netgain.measuring.client.record import ClientRecord
 from tests.serving.chain_drafts import chain_head, chain_with_mtp
 from tests.serving.conftest import CHAINS, IM_END
+from tests.waiting import wait_for
 
 # Prompts in the chain model's words (tests/serving/conftest.py): what they copy from is right, wrong, or ends the text.
 WRONG = ("x", "y", "z", "w", "v", "x", "y")
@@ -90,12 +89,8 @@ def test_usage_records_metrics_and_report_tell_the_same_numbers(speculating, cha
         for kept, steps in enumerate(histogram)
         if steps
     }
-    until = time.monotonic() + 10
-    while (
-        speculating.metric("netgain_draft_steps_total") < told.steps
-    ):  # the engine's own counters come with its next heartbeat
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    # the engine's own counters come with its next heartbeat
+    wait_for(lambda: speculating.metric("netgain_draft_steps_total") >= told.steps)
     assert speculating.metric("netgain_draft_steps_total") == told.steps
     assert speculating.metric("netgain_drafted_tokens_total") == sum(told.drafted)
     assert speculating.metric("netgain_accepted_tokens_total") == sum(told.accepted)
@@ -179,9 +174,7 @@ def test_memory_that_drafting_takes_is_in_the_metrics(drafting_as):
     grown = {"ngram": "netgain_steps_total", "suffix": "netgain_suffix_index_bytes"}.get(
         who, "netgain_draft_weight_bytes"
     )
-    deadline = time.monotonic() + 5.0
-    while not samples(speculating, grown) and time.monotonic() < deadline:
-        time.sleep(0.05)  # until the next heartbeat
+    wait_for(lambda: samples(speculating, grown))  # until the next heartbeat
 
     def told(name: str) -> float:
         return sum(samples(speculating, name).values())

@@ -25,7 +25,7 @@ from netgain.serving.runtime.config import ServerConfig
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DELAY_S = 0.4
-ATTEMPTS = 5
+ATTEMPTS = 15
 
 
 class SlowTokenizer(Tokenizer):

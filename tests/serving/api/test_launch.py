@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import PATIENCE_S, wait_for
+
 pytestmark = pytest.mark.usefixtures("leaves_no_process")
 
 SERVE = (sys.executable, "-m", "netgain.cli.main", "serve")
@@ -42,7 +44,7 @@ def test_what_cannot_be_served_is_one_line_and_exit_code_2(temporary, arguments,
         [*SERVE, *arguments, "--port", "0"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env=os.environ | {"TMPDIR": str(temporary)},
     )
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -57,14 +59,12 @@ def test_a_signal_while_the_server_imports_its_half_ends_both_processes(temporar
     environment = os.environ | {"TMPDIR": str(temporary)}
     with subprocess.Popen([*SERVE, "default", "--port", "0"], stderr=subprocess.PIPE, env=environment) as process:
         server = psutil.Process(process.pid)
-        deadline_s = time.monotonic() + 30
-        while not (family := server.children()):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
+        wait_for(server.children, every_s=0.005)
+        family = server.children()
         time.sleep(0.1)
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert b"Traceback" not in err
-    assert not psutil.wait_procs(family, timeout=5)[1]
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
     assert _left_in(temporary) == []

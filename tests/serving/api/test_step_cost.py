@@ -1,10 +1,11 @@
 """A server measures its step cost once while it is idle, keeps it, answers requests meanwhile, and the next start reads it."""
 
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import wait_for
 
 
 def test_the_next_server_of_the_same_model_measures_nothing(
@@ -23,17 +24,17 @@ def test_the_next_server_of_the_same_model_measures_nothing(
     cache = {"NETGAIN_CACHE": str(tmp_path)}
     with start_server(*options, **cache) as server:
         assert server.send("/v1/models").json["data"][0]["netgain"]["step_cost"] == "not measured yet"
-        deadline = time.monotonic() + 90
-        answers = 0
-        while not list(tmp_path.glob("step-cost/*.json")):
-            assert server.ask(False, "s", max_tokens=9).json["choices"][0]["text"] == "short answer"
-            answers += 1
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        assert answers > 0
-        time.sleep(0.3)  # the next heartbeat tells of it
+        answers = []
+
+        def measured() -> bool:
+            answers.append(server.ask(False, "s", max_tokens=9).json["choices"][0]["text"])
+            return bool(list(tmp_path.glob("step-cost/*.json")))
+
+        wait_for(measured, every_s=0.2)
+        assert set(answers) == {"short answer"}
+        wait_for(lambda: "netgain_step_cost_age_seconds" in server.send("/metrics").body.decode())  # by a heartbeat
         assert server.metric("netgain_step_cost_cached") == 0
-        assert server.metric("netgain_step_cost_age_seconds") < 60
+        assert server.metric("netgain_step_cost_age_seconds") < 300
         served = server.send("/netgain/step-cost?batch=16").json
     [file] = tmp_path.glob("step-cost/*.json")
     kept = json.loads(file.read_text())

@@ -12,7 +12,9 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the 
 
 from tests.ledger.otlp_receiver import Receiver, attributes_of
 from tests.serving.api.conftest import Server
+from tests.waiting import wait_for
 
+HANG_S = 60.0
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
@@ -24,7 +26,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def _options(options: list[str], receiver: Receiver) -> list[str]:
-    return [*options, "--set", f"tracing.endpoint={receiver.url}", "--set", "tracing.timeout_s=20"]
+    return [*options, "--set", f"tracing.endpoint={receiver.url}", "--set", f"tracing.timeout_s={HANG_S}"]
 
 
 def test_a_served_request_becomes_spans_below_its_callers(
@@ -64,12 +66,10 @@ def test_a_hanging_collector_hurts_no_request_and_its_losses_show_in_metrics(
     options = [*_options(server_options, receiver), "--set", "tracing.queue=2", "--set", "tracing.flush_s=0.2"]
     with start_server(*options) as server:
         assert server.ask(False, "s", max_tokens=4).status == 200
-        deadline = time.monotonic() + 10
-        while not receiver.paths and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: receiver.paths)  # the first is being delivered, and hangs
         for _ in range(6):
             assert server.ask(False, "s", max_tokens=4).status == 200
         assert server.metric("netgain_traces_dropped_total") == 4
         began_s = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < HANG_S / 2
