@@ -18,13 +18,17 @@ _PATIENCE_S = 10.0
 
 class TierUse(msgspec.Struct, frozen=True, kw_only=True):
     """Of one tier; None: it is not known. `hit_rate`: objects used of those asked for. `not_admitted` blocks were kept out by its
-    rule, `demoted` objects it gave up to the tier below."""
+    rule, `demoted` objects it gave up to the tier below. `refused`, `unread` and `unwritten` are sums over the reasons in
+    `refused_by`, `unread_by` and `unwritten_by`, which name those that occurred."""
 
     hits: int
     misses: int
     refused: int
     unread: int
     unwritten: int
+    refused_by: dict[str, int]
+    unread_by: dict[str, int]
+    unwritten_by: dict[str, int]
     not_admitted: int
     demoted: int
     loaded_bytes: int
@@ -72,7 +76,8 @@ class Blending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over the server's engines. `blending` None: chunks are not joined there."""
+    """Sums over the server's engines. `wasted_tokens`, so many bytes of KV, came and were not used.
+    `blending` None: chunks are not joined there."""
 
     location: str
     lookups: int
@@ -80,6 +85,8 @@ class ServerUse(msgspec.Struct, frozen=True, kw_only=True):
     lookup_tokens: int
     found_tokens: int
     loaded_tokens: int
+    wasted_tokens: int
+    wasted_bytes: int
     recompute_chosen: int
     tiers: dict[str, TierUse]
     codecs: tuple[CodecUse, ...]
@@ -117,6 +124,8 @@ def use_of(location: str, found: Snapshot) -> ServerUse:
         lookup_tokens=figures.count("netgain_kv_lookup_tokens_total"),
         found_tokens=figures.count("netgain_kv_found_tokens_total"),
         loaded_tokens=figures.count("netgain_kv_loaded_tokens_total"),
+        wasted_tokens=figures.count("netgain_kv_wasted_tokens_total"),
+        wasted_bytes=figures.count("netgain_kv_wasted_bytes_total"),
         recompute_chosen=figures.count("netgain_kv_recompute_chosen_total"),
         tiers=tiers,
         codecs=tuple(_codec(figures, tier, codec) for tier, codec in sorted(pairs)),
@@ -145,7 +154,16 @@ class _Figures:
 
     def labels(self, name: str, label: str) -> list[str]:
         family = self._families.get(name)
-        return list(dict.fromkeys(dict(sample.labels)[label] for sample in (family.samples if family else ())))
+        found = (dict(sample.labels) for sample in (family.samples if family else ()))
+        return list(dict.fromkeys(labels[label] for labels in found if label in labels))
+
+    def reasons(self, name: str, **labels: str) -> dict[str, int]:
+        """By the label `reason`, over all that is not named: what occurred."""
+        return {
+            reason: number
+            for reason in self.labels(name, "reason")
+            if (number := self.count(name, reason=reason, **labels))
+        }
 
     def pairs(self, name: str) -> set[tuple[str, str]]:
         family = self._families.get(name)
@@ -157,6 +175,9 @@ def _tier(figures: _Figures, tier: str) -> TierUse:
     def count(name: str) -> int:
         return figures.count(f"netgain_kv_tier_{name}_total", tier=tier)
 
+    def reasons(name: str) -> dict[str, int]:
+        return figures.reasons(f"netgain_kv_tier_{name}_total", tier=tier)
+
     hits, misses = count("hits"), count("misses")
     broken = figures.value("netgain_kv_tier_broken", tier=tier)
     return TierUse(
@@ -165,6 +186,9 @@ def _tier(figures: _Figures, tier: str) -> TierUse:
         refused=count("refused"),
         unread=count("unread"),
         unwritten=count("unwritten"),
+        refused_by=reasons("refused"),
+        unread_by=reasons("unread"),
+        unwritten_by=reasons("unwritten"),
         not_admitted=count("not_admitted"),
         demoted=count("demoted"),
         loaded_bytes=count("loaded_bytes"),
@@ -230,7 +254,8 @@ def show_server(use: ServerUse, console: Console) -> None:
     if use.tiers:
         console.print(
             f"{use.location}: {use.lookup_hits:,} of {use.lookups:,} lookups found something, "
-            f"{_share(use.found_tokens, use.lookup_tokens)} of {use.lookup_tokens:,} tokens; {use.loaded_tokens:,} loaded; "
+            f"{_share(use.found_tokens, use.lookup_tokens)} of {use.lookup_tokens:,} tokens; {use.loaded_tokens:,} loaded, "
+            f"{use.wasted_tokens:,} ({write_size(use.wasted_bytes)}) came and were not used; "
             f"computing was sooner {use.recompute_chosen:,} times",
             markup=False,
         )
@@ -258,6 +283,10 @@ def _show_tiers(use: ServerUse, console: Console) -> None:
         )
     console.print(table)
     for name, one in use.tiers.items():
+        for what, by in (("refused", one.refused_by), ("not read", one.unread_by), ("not stored", one.unwritten_by)):
+            if by:
+                told = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(by.items()))
+                console.print(f"{name}: {what}: {told}", markup=False)
         if one.not_admitted or one.demoted:
             console.print(
                 f"{name}: {one.not_admitted:,} blocks not admitted, {one.demoted:,} objects handed down", markup=False

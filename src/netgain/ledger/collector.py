@@ -218,10 +218,10 @@ class _StepTotals:
 class _HandoffTotals:
     """Cumulative counts of the handoffs of one kind."""
 
-    __slots__ = ("busy_s", "bytes", "count", "failed", "hidden_s", "used", "waited_s", "wasted")
+    __slots__ = ("busy_s", "bytes", "count", "failed", "hidden_s", "used", "waited_s", "wasted", "wasted_bytes")
 
     def __init__(self) -> None:
-        self.count = self.failed = self.bytes = self.used = self.wasted = 0
+        self.count = self.failed = self.bytes = self.used = self.wasted = self.wasted_bytes = 0
         self.waited_s = self.busy_s = self.hidden_s = 0.0
 
     def add(self, record: Handoff) -> str | None:
@@ -230,6 +230,7 @@ class _HandoffTotals:
             record.bytes >= 0
             and record.used_tokens >= 0
             and record.wasted_tokens >= 0
+            and record.wasted_bytes >= 0
             and record.waited_s >= 0
             and record.busy_s >= 0
             and hidden_s >= 0
@@ -240,6 +241,7 @@ class _HandoffTotals:
         self.bytes += record.bytes
         self.used += record.used_tokens
         self.wasted += record.wasted_tokens
+        self.wasted_bytes += record.wasted_bytes
         self.waited_s += record.waited_s
         self.busy_s += record.busy_s
         self.hidden_s += hidden_s
@@ -252,6 +254,7 @@ class _HandoffTotals:
             "handoff_bytes": self.bytes,
             "handoff_used_tokens": self.used,
             "handoff_wasted_tokens": self.wasted,
+            "handoff_wasted_bytes": self.wasted_bytes,
             "handoff_waited_s": self.waited_s,
             "handoff_busy_s": self.busy_s,
             "handoff_hidden_s": self.hidden_s,

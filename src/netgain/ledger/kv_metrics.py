@@ -15,6 +15,7 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "kv_found_tokens": ("netgain_kv_found_tokens", "Those of them that were there."),
     "kv_loaded_tokens": ("netgain_kv_loaded_tokens", "Those of them that were loaded and used."),
     "kv_wasted_tokens": ("netgain_kv_wasted_tokens", "Tokens whose KV came and was not used, as after an abort."),
+    "kv_wasted_bytes": ("netgain_kv_wasted_bytes", "Bytes of KV that came and was not used."),
     "kv_recompute_chosen": (
         "netgain_kv_recompute_chosen",
         "Requests with KV in tiers that were predicted to be sooner computed.",

@@ -118,6 +118,7 @@ HANDOFF_COUNTERS: Mapping[str, tuple[str, str]] = {
     "handoff_bytes": ("netgain_handoff_bytes", "Bytes handed over."),
     "handoff_used_tokens": ("netgain_handoff_used_tokens", "Tokens handed over and used."),
     "handoff_wasted_tokens": ("netgain_handoff_wasted_tokens", "Tokens handed over and thrown away."),
+    "handoff_wasted_bytes": ("netgain_handoff_wasted_bytes", "Those of the bytes that were thrown away."),
     "handoff_waited_s": ("netgain_handoff_waited_seconds", "Time in which a request waited for a handoff."),
     "handoff_busy_s": ("netgain_handoff_busy_seconds", "Time in which a handoff kept its worker or link busy."),
     "handoff_hidden_s": (

@@ -20,7 +20,8 @@ class HandoffKind(StrEnum):
 
 
 class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One passing-on of work or data. `hidden_s` of `busy_s` ran behind something else; None = not known."""
+    """One passing-on of work or data. `hidden_s` of `busy_s` ran behind something else; None = not known. `wasted_bytes` of
+    `bytes` were thrown away. `why` names the reasons of one that failed, where they are known."""
 
     kind: HandoffKind
     source: str
@@ -34,6 +35,8 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hidden_s: float | None = None
     failed: bool = False
     request_id: str | None = None
+    wasted_bytes: int = 0
+    why: str | None = None
 
 
 class StepShare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -170,8 +173,8 @@ def _add_up(into: list[int], counts: list[int]) -> None:
 
 class KVReuse(msgspec.Struct, kw_only=True):
     """What tiers beyond the device gave one request, and the decision behind it. `found_tokens` were there beyond what the
-    device had, `chosen_tokens` were to be loaded, `loaded_tokens` came and were used, `wasted_tokens` came and were not.
-    `source` names their tiers, fast to slow.
+    device had, `chosen_tokens` were to be loaded, `loaded_tokens` came and were used, `wasted_tokens`, `wasted_bytes` of
+    KV, came and were not. `source` names their tiers, fast to slow.
 
     `why`: "load" or "compute", what was predicted to be sooner; "learn" and "no_curve", loaded for want of a prediction;
     "learning", computed while another request learns; "always", as configured; "nothing_found"; "no_answer", the lookup
@@ -200,6 +203,7 @@ class KVReuse(msgspec.Struct, kw_only=True):
     codecs: str | None = None
     moved_bytes: int = 0
     decode_s: float = 0.0
+    wasted_bytes: int = 0
 
 
 class BlendCounts(msgspec.Struct, frozen=True, kw_only=True):

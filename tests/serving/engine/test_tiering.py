@@ -171,7 +171,10 @@ def test_two_requests_of_one_prefix_load_it_once() -> None:
 
     on_virtual_time(engine, main)
     loads = [one for one in collector.handoffs if one.kind is HandoffKind.KV_TIER and one.target == "device"]
-    assert [(one.used_tokens, one.source, one.failed) for one in loads] == [(28, "tier0", False)]
+    used = [one for one in loads if one.used_tokens]
+    assert [(one.used_tokens, one.source, one.failed) for one in used] == [(28, "tier0", False)]
+    assert sum(one.wasted_tokens for one in loads) == 28, "what came for the other one, too"
+    assert engine.tier_counters()["kv_wasted_tokens"] == 28
 
 
 def test_prefetching_in_the_queue_hides_the_transfer() -> None:

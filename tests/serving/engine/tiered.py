@@ -99,6 +99,7 @@ def make_engine(
     retention_s=None,
     unix_s=time.time,
     admissions=(),
+    envelope=None,
     **options,
 ) -> Engine:
     executor = Timed(clock, step_s, token_s, blocks, BLOCK, VOCAB)
@@ -120,7 +121,7 @@ def make_engine(
     ]
     collector = collector or Collector()
     tiering = Tiering(
-        KVStore(Stack(tiers, clock), memory.planes, clock, PlainEnvelope(unix_s), admissions=admissions),
+        KVStore(Stack(tiers, clock), memory.planes, clock, envelope or PlainEnvelope(unix_s), admissions=admissions),
         memory,
         scheduler,
         clock,

@@ -1,6 +1,8 @@
 """A grammar is compiled beside the step loop: what runs goes on, and aborts and refusals find their request."""
 
 import asyncio
+import os
+import threading
 import time
 
 import pytest
@@ -9,11 +11,18 @@ from msgspec.structs import replace
 pytest.importorskip("torch")
 pytest.importorskip("llguidance")
 
+from netgain.ledger.clock import WallClock
+from netgain.serving.blocks.scope import Scope
 from netgain.serving.engine.request import Grammar
 from netgain.serving.runtime.messages import Refused
 from netgain.serving.runtime.preparing import MAX_PREPARING, Preparing
+from netgain.serving.tiers.vault import Vault
+from netgain.serving.tiers.vault_file import read_vault
 from tests.serving.engine.features import Answers, make_engine, request
 from tests.serving.engine.test_grammar import LANGUAGE, WORDS, grammars, text_of
+from tests.serving.engine.tiered import Served, text
+from tests.serving.engine.tiered import make_engine as with_tiers
+from tests.serving.engine.tiered import request as tiered_request
 
 
 async def run(engine, preparing, answers) -> None:
@@ -88,4 +97,44 @@ async def test_what_ends_while_others_are_compiled_is_answered_at_once_and_never
     assert compiler.known(WORDS)
     assert not compiler.known(late)
     assert not compiler.known(gone)
+    engine.close()
+
+
+async def test_a_new_tenants_key_is_written_on_a_thread_while_the_loop_goes_on(tmp_path, monkeypatch):
+    """The flush to the disk, and a lock that another process holds, were waited for between two steps."""
+    pytest.importorskip("cryptography")
+    flushed: list[int] = []
+    may_flush = threading.Event()
+    flush = os.fsync
+
+    def told(descriptor: int) -> None:
+        flushed.append(threading.get_ident())
+        assert may_flush.wait(60)
+        flush(descriptor)
+
+    envelope = Vault(tmp_path / "vault.json")
+    monkeypatch.setattr(os, "fsync", told)
+    engine, refused = with_tiers(WallClock(), envelope=envelope), []
+    preparing, served = Preparing(refused.append, lambda: None), Served(engine)
+    salt = Scope(tenant="acme").salt
+    many = [tiered_request(f"r{number}", text(1, 9), 2, salt=salt) for number in range(10)]
+    for one in many:
+        preparing.submit(engine, one)
+    assert not engine.has_work, "they wait for the key"
+    while not flushed:
+        await asyncio.sleep(0.001)
+    preparing.submit(engine, plain := tiered_request("plain", text(2, 9), 2, salt=b""))
+    assert envelope.lacks(salt)
+    may_flush.set()
+    for _ in range(4000):
+        preparing.hand_over(engine)
+        if len(served.last) == 11:
+            break
+        await served.step()
+        await asyncio.sleep(0.001)
+    assert all(served.right(one) for one in (*many, plain))
+    assert not refused
+    assert threading.get_ident() not in flushed
+    assert not envelope.lacks(salt)
+    assert {key.tenant for key in read_vault(tmp_path / "vault.json").keys} >= {"acme"}
     engine.close()

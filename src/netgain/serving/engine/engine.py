@@ -1,6 +1,8 @@
 """The step loop: draft, schedule, execute, verify, commit; it keeps the tokens and writes down where the time went."""
 
 import math
+from collections import ChainMap
+from collections.abc import Callable
 
 import msgspec
 
@@ -9,9 +11,9 @@ from netgain.errors import ExecutorFailed, Overloaded, RequestRejected
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.ledger.stage import Stage
-from netgain.serving.blocks.keys import KeyChain, Namespace
+from netgain.serving.blocks.keys import Namespace
 from netgain.serving.engine.accounts import Accounts, Committed, StepStamps
-from netgain.serving.engine.admission import check_request, constraint_of, stop_ids_of
+from netgain.serving.engine.admission import check_request
 from netgain.serving.engine.answer import committed_logprobs
 from netgain.serving.engine.batch import Batch, SegmentResult, StepResult
 from netgain.serving.engine.deadlines import Deadlines
@@ -21,11 +23,12 @@ from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.grammar import Grammars, Masks
 from netgain.serving.engine.model_drafts import ModelDrafts
 from netgain.serving.engine.noise import PositionNoise
+from netgain.serving.engine.preparation import generation_of, must_prepare, prepare
 from netgain.serving.engine.protocols import ChunkSource, Draft, DraftControl, Executor, Proposer, Target, Verifier
 from netgain.serving.engine.request import EngineStats, Output, Request
 from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.segments import masks_of, segment_of
-from netgain.serving.engine.sequence import SequenceState, sequence_of
+from netgain.serving.engine.sequence import SequenceState
 from netgain.serving.engine.step_curve import StepCurve, step_limits
 from netgain.serving.engine.step_plan import Work
 from netgain.serving.engine.step_probe import DEFAULT_BATCH
@@ -87,21 +90,19 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._outbox or self._generations or (self._tiering is not None and self._tiering.storing.has_work))
+        return bool(self._outbox or self._generations or (self._tiering is not None and self._tiering.has_work))
 
     def must_prepare(self, request: Request) -> bool:
-        """Whether `prepare` has to compile a grammar, or could fetch chunks, while the loop goes on."""
-        grammar = request.sampling.grammar
-        if grammar is not None and self._grammars is not None and not self._grammars.known(grammar):
-            return True
-        return request.chunks is not None and self.chunks is not None and self.chunks.lacks(request)
+        """See preparation.py."""
+        return must_prepare(request, self._grammars, self.chunks)
+
+    def lacks_key(self, request: Request) -> bool:
+        """Whether `prepare` has to make a key for its tenant, which a file is written for."""
+        return self._tiering is not None and self._tiering.envelope.lacks(request.salt)
 
     async def prepare(self, request: Request) -> None:
-        """Compile the request's grammar on a thread, and fetch its chunks. Raises RequestRejected."""
-        if request.sampling.grammar is not None and self._grammars is not None:
-            await self._grammars.prepare(request.sampling.grammar)
-        if request.chunks is not None and self.chunks is not None:
-            await self.chunks.fetch(request)
+        """See preparation.py. Raises RequestRejected."""
+        await prepare(request, self._grammars, self.chunks, self._tiering)
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises RequestRejected (it can never run) or Overloaded (not now)."""
@@ -110,16 +111,11 @@ class Engine:
         check_request(request, self._vocab_size, blends=self.chunks is not None, tiers=self._tiering is not None)
         start_s = self._clock.now()
         tiering, namespace = self._tiering, self._namespace
-        root = namespace.root(request.salt) if tiering is None else tiering.root(namespace, request.salt)
-        chain = KeyChain(root, self.scheduler.block_tokens)
-        chain.extend(request.prompt)
-        sequence = sequence_of(request, chain.keys, self.scheduler.block_tokens)
-        stop_ids = stop_ids_of(request, self._eos_ids)
-        constraint = constraint_of(request, stop_ids, self._grammars)
-        generation = Generation(request, sequence, chain, stop_ids, constraint)
-        self.scheduler.add(sequence)
+        root = namespace.root(request.salt) if tiering is None else tiering.envelope.root(namespace, request.salt)
+        generation = generation_of(request, root, self.scheduler.block_tokens, self._eos_ids, self._grammars)
+        self.scheduler.add(generation.sequence)
         self._generations[request.id] = generation
-        self._constrained += constraint is not None
+        self._constrained += generation.constraint is not None
         if request.deadline_s is not None:
             self._deadlines.add(request.deadline_s, request.id)
         generation.timeline.add(Stage.CACHE_LOOKUP, start_s, self._clock.now())
@@ -207,6 +203,11 @@ class Engine:
         if self._tiering is not None:
             self._tiering.interrupt()
 
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, from any thread, when there is work that no request brought."""
+        if self._tiering is not None:
+            self._tiering.wake_by(wake)
+
     async def measure_step_cost(self, budget_s: float, largest_batch: int = DEFAULT_BATCH) -> StepCost:
         """Measure what steps cost here (see step_probe) and split own cost from stall by it from now on.
 
@@ -257,8 +258,8 @@ class Engine:
 
     def tier_counters(self) -> dict[str, float]:
         """Of KV tiers and chunks, cumulative; `name/tier` where they belong to one. From any thread."""
-        tiers = {} if self._tiering is None else self._tiering.counters()
-        return tiers if self.chunks is None else {**tiers, **self.chunks.counters()}
+        parts = [part.counters() for part in (self._tiering, self.chunks) if part is not None]
+        return dict(ChainMap(*parts))
 
     def _expire(self, now_s: float) -> None:
         for request_id in self._deadlines.due(now_s):

@@ -43,7 +43,7 @@ class Tail:
     """The blocks of a load from the one numbered `first` on, which come by groups of layers; `starts` are the first layers of the
     groups. `placed` of them are in the pool."""
 
-    __slots__ = ("arrived", "barred", "came_s", "first", "passing", "placed", "starts", "took_s")
+    __slots__ = ("arrived", "barred", "came_s", "first", "lost", "passing", "placed", "starts", "took_s")
 
     def __init__(self, first: int, starts: tuple[int, ...]) -> None:
         self.first = first
@@ -52,6 +52,7 @@ class Tail:
         self.placed = 0
         self.took_s: list[float] = []  # each group
         self.came_s = 0.0  # when the last group did
+        self.lost = 0  # of a group that came with gaps, how many blocks' layers did
         self.passing = False  # what follows is computed meanwhile
         self.barred = False  # it was, and had to wait too long
 
@@ -69,7 +70,7 @@ class Tail:
 
     def blocks_worth(self, end: int) -> int:
         """What has come, in blocks, if the load ends at the one numbered `end`."""
-        return len(self.took_s) * (end - self.first) // self.groups
+        return (len(self.took_s) * (end - self.first) + self.lost) // self.groups
 
     def take(self, load: "Load", layers: LayersLoaded | None, now_s: float) -> None:
         """The next group has come, or does not."""
@@ -79,6 +80,7 @@ class Tail:
             load.moved_bytes += layers.bytes
             load.codecs |= {RAW}
         if layers is None or not layers.complete:
+            self.lost = 0 if layers is None else sum(one is not None for one in layers.layers)
             load.over = True
             return
         load.dates(self.first, layers.dates)
@@ -124,6 +126,7 @@ class Load:
         "links",
         "moved_bytes",
         "next",
+        "outdated",
         "over",
         "places",
         "since_s",
@@ -150,6 +153,7 @@ class Load:
         self.codecs: frozenset[str] = frozenset()
         self.decode_s = 0.0
         self.dated: dict[bytes, int] = {}
+        self.outdated: list[int] = []  # blocks that came, and are too old to be used
         self.over = False  # nothing more will come
         self.cancelled = False  # nothing more is wanted; read by the job that fetches
 
@@ -208,9 +212,23 @@ class Load:
         """Where something that came while the request waited in the queue has become too old since, all of it is computed."""
         if all(map(retention.allows, self.dated.values())):
             return
+        self.outdated += self.unplaced()
         self.arrived = [None] * len(self.arrived)
         self.tail = None
         self.over = self.cancelled = True
+
+    def unplaced(self) -> list[int]:
+        """The blocks that have come and were not placed; of those that come by layers as many as make up what came of them."""
+        whole = [at for at, block in enumerate(self.arrived) if block is not None]
+        if self.tail is None or self.next >= self.end:
+            return whole
+        return [*whole, *range(self.tail.first, self.tail.first + self.tail.blocks_worth(self.end))]
+
+    def told_late(self, size: int, moved: int, decode_s: float) -> None:
+        """Write down what came when it was over."""
+        self.kv.bytes += size
+        self.kv.moved_bytes += moved
+        self.kv.decode_s += decode_s
 
     def ready(self) -> int:
         """How many whole blocks have come that can be placed."""

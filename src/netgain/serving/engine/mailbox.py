@@ -14,6 +14,7 @@ class Mailbox:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.wake: Callable[[], None] = lambda: None  # called, too, when something is posted; from any thread
         self._events: deque[Event] = deque()
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
 
@@ -24,6 +25,7 @@ class Mailbox:
         """`event` is called with the time when it is taken."""
         self._events.append(event)
         self.interrupt()
+        self.wake()
 
     def take(self, now_s: float) -> None:
         while self._events:

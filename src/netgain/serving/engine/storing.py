@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
-from netgain.ledger.records import Handoff, HandoffKind
 from netgain.serving.blocks.pool import BlockPool
 from netgain.serving.engine.protocols import BlockMemory
 from netgain.serving.engine.step_plan import Published
+from netgain.serving.engine.store_account import Copy, StoreAccount
 from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.planes import Rows
 from netgain.serving.tiers.runner import Runner
@@ -41,16 +41,13 @@ class Storing:
         self.dropped = 0
         self.not_admitted = [0] * len(store.tiers)
         self._rules = dict(enumerate(store.admissions)) if set(store.admissions) != {None} else {}
-        if self._rules:
-            store.not_written = self._not_written
         self._store, self._memory, self._pool, self._runner = store, memory, pool, runner
-        self._clock, self._collector = clock, collector
-        self._block_tokens = block_tokens
+        self._clock = clock
+        self.account = StoreAccount(store, block_tokens, clock, collector)
         self._room = room
         self._out: list[_Out] = []
         self._copied: deque[int] = deque()  # bytes of copies that the store has not taken
-        self._taken: deque[Sequence[tuple[bytes, int]]] = deque()  # what tiers refused of each; filled by jobs
-        self._failed: deque[tuple[bytes, int]] = deque()  # what tiers could not write in the end; filled by jobs
+        self._taken: deque[int] = deque()  # bytes of those that it has taken since; filled by jobs
 
     def counters(self) -> dict[str, float]:
         """As metrics name them; `name/tier`."""
@@ -74,7 +71,7 @@ class Storing:
 
     def used(self, root: bytes, blocks: Sequence[Published]) -> None:
         """Published blocks are used once more where they are: tiers that wait for a second use take them now."""
-        self._hear()
+        self.hear()
         for block, key in blocks:
             into = tuple(tier for tier, rule in self._rules.items() if rule is not None and rule.used(key))
             if into:
@@ -99,8 +96,10 @@ class Storing:
 
     def flush(self) -> None:
         """Copy what was published and hand it over; the pool must not have been used since."""
+        self.hear()
+        if not self._out:
+            return
         out, self._out = self._out, []
-        self._hear()
         kept = [one for one in out if self._pool.holds(one.block, one.key)]
         self.dropped += len(out) - len(kept)
         if sum(self._copied) + len(kept) * self._store.block_bytes > self._room:
@@ -110,13 +109,13 @@ class Storing:
         for root in {one.root: None for one in kept}:
             self._copy([one for one in kept if one.root == root])
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
         """Of what became of copies."""
         while self._taken:
+            self._taken.popleft()
             self._copied.popleft()
-            self._lost(self._taken.popleft())
-        while self._failed:
-            self._lost([self._failed.popleft()])
+        if self.account.has_news:
+            self._lost(self.account.take())
 
     def _lost(self, blocks: Iterable[tuple[bytes, int]]) -> None:
         """Blocks, each with a tier that was to have it and has not: it is offered again when it is used again."""
@@ -129,30 +128,15 @@ class Storing:
         planes = self._memory.read_blocks([one.block for one in out])
         size = len(out) * self._store.block_bytes
         self._copied.append(size)
-        self._runner.start(self._put(out, planes, [self._pool.date_of(one.block) for one in out]))
-        ended_s = self._clock.now()
-        self._collector.handoff(
-            Handoff(
-                kind=HandoffKind.KV_TIER,
-                source="device",
-                target=self._store.tiers[0],
-                at_s=ended_s,
-                bytes=size,
-                used_tokens=len(out) * self._block_tokens,
-                wasted_tokens=0,
-                waited_s=0.0,
-                busy_s=ended_s - began_s,
-                hidden_s=0.0,
-            )
-        )
+        copy = self.account.copy([(one.key, one.into) for one in out], self._clock.now() - began_s)
+        self._runner.start(self._put(out, planes, [self._pool.date_of(one.block) for one in out], copy))
 
-    async def _put(self, out: Sequence[_Out], planes: Sequence[Rows], dates: Sequence[int]) -> None:
-        lost: Sequence[tuple[bytes, int]] = ()
+    async def _put(self, out: Sequence[_Out], planes: Sequence[Rows], dates: Sequence[int], copy: Copy) -> None:
         try:
             keys, into = [one.key for one in out], [one.into for one in out]
-            lost = self._store.put(out[0].root, keys, planes, into, dates)
+            self._store.put(out[0].root, keys, planes, into, dates, copy.told)
+        except BaseException:
+            copy.failed()
+            raise
         finally:
-            self._taken.append(lost)
-
-    def _not_written(self, key: bytes, tier: int) -> None:
-        self._failed.append((key, tier))
+            self._taken.append(len(out) * self._store.block_bytes)

@@ -36,7 +36,7 @@ async def fetch(
     options: TieringOptions,
     mailbox: Mailbox,
     arrived: Callable[[Load, int, Loaded | None, float], None],
-    layers_arrived: Callable[[Load, LayersLoaded | None, float], None],
+    layers_arrived: Callable[[Load, int, LayersLoaded | None, float], None],
 ) -> None:
     """The blocks from the one numbered `first` on, group by group, until something is missing or nothing more is wanted; those of
     the tail, if there is one, by layers."""
@@ -68,7 +68,7 @@ async def fetch(
             mailbox.post(partial(_without_tail, load))
             await whole(tail.first, end)
             return
-        mailbox.post(partial(layers_arrived, load, layers))
+        mailbox.post(partial(layers_arrived, load, tail.first, layers))
         if layers is None or not layers.complete or load.cancelled:
             return
 

@@ -1,15 +1,10 @@
-"""What is written down about tiers: counters for metrics, and a handoff for every tier that a load came from."""
+"""What tiers tell of themselves, as counters for metrics."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from netgain.ledger.collector import Collector
-from netgain.ledger.records import Handoff, HandoffKind
-from netgain.serving.engine.kv_load import Load
 from netgain.serving.tiers.codecs.coder import CoderStats
-from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.medium import FaultKind
 from netgain.serving.tiers.object import Reason
 from netgain.serving.tiers.stack import StackStats
@@ -24,6 +19,7 @@ COUNTED = (  # each from 0, so that whoever reads them knows of the first time
     "kv_found_tokens",
     "kv_loaded_tokens",
     "kv_wasted_tokens",
+    "kv_wasted_bytes",
     "kv_recompute_chosen",
     "kv_loads",
     "kv_loads_failed",
@@ -78,42 +74,3 @@ def named_counters(stats: StackStats, coded: Sequence[CoderStats] = ()) -> Mappi
         for name, by_codec in msgspec.structs.asdict(codecs).items():
             named.update({f"codec_{name}/{tier.name}/{codec}": value for codec, value in by_codec.items()})
     return named
-
-
-def write_down(
-    load: Load, store: KVStore, block_tokens: int, now_s: float, counts: Counter[str], collector: Collector
-) -> None:
-    """A load ended: in its request's record, in the counters, and as handoffs."""
-    kv, loaded, failed = load.kv, load.next - load.first, load.next < load.end
-    kv.loaded_tokens += loaded * block_tokens
-    kv.waited_s += load.waited_s
-    load.told_in(kv)
-    kv.failed = kv.failed or failed
-    kv.source = "+".join(store.tiers[tier] for tier in sorted(set(load.places[load.first : load.end])))
-    counts["kv_loads"] += 1
-    counts["kv_loads_failed"] += failed
-    counts["kv_loaded_tokens"] += loaded * block_tokens
-    for handoff in _handoffs(load, store, block_tokens, now_s, load.waited_s):
-        collector.handoff(handoff)
-
-
-def _handoffs(load: Load, store: KVStore, block_tokens: int, now_s: float, waited_s: float) -> Iterator[Handoff]:
-    """Of a load that ended; times are split by blocks."""
-    blocks = Counter(load.places[load.first : load.end])
-    used = Counter(load.places[load.first : load.next])
-    for tier, count in sorted(blocks.items()):
-        share = count / blocks.total()
-        yield Handoff(
-            kind=HandoffKind.KV_TIER,
-            source=store.tiers[tier],
-            target="device",
-            at_s=now_s,
-            bytes=used[tier] * store.block_bytes,
-            used_tokens=used[tier] * block_tokens,
-            wasted_tokens=0,
-            waited_s=waited_s * share,
-            busy_s=load.busy_s * share,
-            hidden_s=max(0.0, load.busy_s - waited_s) * share,
-            failed=used[tier] < count,
-            request_id=load.sequence.id,
-        )

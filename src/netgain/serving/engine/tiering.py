@@ -10,12 +10,12 @@ from netgain.ledger.clock import Clock
 from netgain.ledger.collector import Collector
 from netgain.ledger.records import KVReuse
 from netgain.ledger.stage import Stage
-from netgain.serving.blocks.keys import Namespace
 from netgain.serving.engine import tier_jobs
 from netgain.serving.engine.arriving import ArrivingTail, Overlaps
 from netgain.serving.engine.generation import Generation
 from netgain.serving.engine.known_links import KnownLinks, Lookups
 from netgain.serving.engine.kv_load import Load, TieringOptions, outstanding
+from netgain.serving.engine.load_account import LoadAccount
 from netgain.serving.engine.load_choice import LEAST_WAIT_S, LoadChoice
 from netgain.serving.engine.mailbox import Mailbox
 from netgain.serving.engine.placing import PLACED_AT_ONCE, Placing
@@ -25,7 +25,8 @@ from netgain.serving.engine.scheduler import Scheduler
 from netgain.serving.engine.sequence import SequenceState
 from netgain.serving.engine.step_plan import Published, StepPlan
 from netgain.serving.engine.storing import Storing
-from netgain.serving.engine.tier_report import COUNTED, named_counters, write_down
+from netgain.serving.engine.tier_report import COUNTED, named_counters
+from netgain.serving.tiers.envelope import Envelope
 from netgain.serving.tiers.kv_store import KVStore, Loaded, Located
 from netgain.serving.tiers.layered import LayersLoaded, group_starts
 from netgain.serving.tiers.runner import Runner
@@ -58,20 +59,21 @@ class Tiering:
         self._placing = Placing(memory, store.block_bytes, self._choice.placing, clock, rewritten)
         self._block_tokens, room = scheduler.block_tokens, self._options.room_bytes
         self.storing = Storing(
-            store, memory, scheduler.pool, runner, clock, collector, block_tokens=self._block_tokens, room=room
+            store, memory, scheduler.pool, runner, clock, collector, block_tokens=scheduler.block_tokens, room=room
         )
         self._loads: dict[str, Load] = {}
         self._there: dict[str, Mapping[bytes, int | None]] = {}  # what tiers have, of running requests
-        self._admitted_s: dict[str, float] = {}
         self._ahead_bytes = 0
         self._lookups, self._links = Lookups(PROBE_EVERY_S), KnownLinks(PROBE_EVERY_S)
         self._mailbox = Mailbox(clock)
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+        self._account = LoadAccount(store, self._block_tokens, len(starts), clock, self.counts, collector)
         self._overlaps = Overlaps(scheduler, self._choice, self._placing, self._mailbox, clock, starts, self.counts)
 
-    def root(self, namespace: Namespace, salt: bytes) -> bytes:
-        """The root of the keys of requests with that salt, which their KV is stored under, too."""
-        return self._store.envelope.root(namespace, salt)
+    @property
+    def envelope(self) -> Envelope:
+        """It gives the roots of keys, which requests' KV is stored under, too."""
+        return self._store.envelope
 
     def asked(self, generation: Generation) -> None:
         """A request enters the queue, for the first time or after a preemption: look for what the device lacks."""
@@ -109,8 +111,7 @@ class Tiering:
 
     def turn(self, now_s: float) -> None:
         """At the start of a step: what was published goes out, what has come is taken in, what is late is given up."""
-        if self.storing.has_work:
-            self.storing.flush()
+        self.storing.flush()
         self._mailbox.take(now_s)
         for load in tuple(self._loads.values()):
             if load.since_s is not None:
@@ -130,7 +131,7 @@ class Tiering:
         for admission in plan.admitted:
             sequence = admission.sequence
             if admission.first and generations[sequence.id].kv is not None:
-                self._admitted_s[sequence.id] = now_s
+                self._account.admitted(sequence.id, now_s)
             load = self._loads.get(sequence.id)
             if load is None:
                 continue
@@ -170,9 +171,16 @@ class Tiering:
         self._there.pop(name, None)
         if for_s := min(generation.request.pin_s, self._options.pin_s):
             self._runner.start(self._store.pin(tuple(generation.chain.keys), for_s))
-        since_s = self._admitted_s.pop(name, None)
-        if since_s is not None and generation.kv is not None and generation.first_token_s is not None:
-            generation.kv.actual_s = generation.first_token_s - since_s
+        self._account.answered(generation)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a `turn` would have something to do, also when no request is there."""
+        return self.storing.has_work or self.storing.account.has_news or bool(self._mailbox)
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when tiers have told something; from any thread."""
+        self._mailbox.wake = self.storing.account.wake = wake
 
     @property
     def waits(self) -> bool:
@@ -190,9 +198,8 @@ class Tiering:
 
     def counters(self) -> dict[str, float]:
         """Cumulative, flat; `name/tier` for those of one tier, `name/tier/codec` for those of a codec there. From any thread."""
-        named: dict[str, float] = {**self.counts, **self.storing.counters()}
         found = self._runner.ask(lambda: (self._store.stats(), self._store.coder_stats()), 0.2)
-        return named if found is None else {**named, **named_counters(*found)}
+        return {**self.counts, **self.storing.counters(), **({} if found is None else named_counters(*found))}
 
     def close(self) -> None:
         """Store what is queued, within a bound, and close the tiers. May be called twice."""
@@ -253,8 +260,7 @@ class Tiering:
     def _arrived(self, load: Load, first: int, loaded: Loaded | None, now_s: float) -> None:
         self._links.learnt(load.places)
         if self._loads.get(load.sequence.id) is not load:
-            count = 0 if loaded is None else sum(block is not None for block in loaded.blocks)
-            self.counts["kv_wasted_tokens"] += count * self._block_tokens
+            self._account.late(load, first, loaded)
             return
         if loaded is None:
             load.over = True
@@ -279,13 +285,13 @@ class Tiering:
         if load.since_s is None:
             load.sequence.to_load = load.base + end
 
-    def _layers_arrived(self, load: Load, layers: LayersLoaded | None, now_s: float) -> None:
+    def _layers_arrived(self, load: Load, first: int, layers: LayersLoaded | None, now_s: float) -> None:
         tail = load.tail
         if tail is not None and self._loads.get(load.sequence.id) is load:
             self._links.sampled(load.places[tail.first : load.end], now_s)
             tail.take(load, layers, now_s)
-        elif layers is not None and layers.complete:
-            self.counts["kv_wasted_tokens"] += len(layers.layers) * self._block_tokens // self._choice.layer_groups
+        else:
+            self._account.late_layers(load, layers, first)
 
     def _begin(self, load: Load, now_s: float) -> None:
         """The request has its blocks, and waits."""
@@ -321,20 +327,14 @@ class Tiering:
     def _finish(self, load: Load, now_s: float) -> None:
         self._waited(load, now_s)
         self._scheduler.loaded(load.sequence, load.base + load.next, load.dated)
-        self._wasted(load, 0 if load.next == load.end or load.tail is None else load.tail.blocks_worth(load.end))
-        write_down(load, self._store, self._block_tokens, now_s, self.counts, self._collector)
+        self._account.finished(load, now_s)
         self._forget(load)
 
     def _drop(self, load: Load, now_s: float) -> None:
         """What has come is of no use any more."""
-        self._wasted(load, sum(block is not None for block in load.arrived) + load.next - load.first)
         self._waited(load, now_s)
-        load.kv.waited_s += load.waited_s
+        self._account.dropped(load, now_s)
         self._forget(load)
-
-    def _wasted(self, load: Load, blocks: int) -> None:
-        load.kv.wasted_tokens += blocks * self._block_tokens
-        self.counts["kv_wasted_tokens"] += blocks * self._block_tokens
 
     def _compute(self, load: Load) -> None:
         load.sequence.to_load = 0

@@ -136,6 +136,8 @@ class _Process:
                 args=(built.engine, collector, built.draft_memory, configure.heartbeat_s),
                 daemon=True,
             ).start()
+            loop = asyncio.get_running_loop()
+            built.engine.wake_by(lambda: _wake(loop, self._wake))
             await self._loop(built.engine, collector)
         finally:
             built.engine.close()
@@ -261,6 +263,11 @@ class _Process:
         self._wake.set()
         if self._engine is not None:
             self._engine.interrupt()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody is to be woken
+        loop.call_soon_threadsafe(event.set)
 
 
 async def _let_in() -> None:

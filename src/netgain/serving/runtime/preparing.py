@@ -1,5 +1,5 @@
 """Requests on their way into the engine: a grammar that is not compiled yet is compiled on a thread, and chunks that lie in tiers
-are fetched, while the loop goes on."""
+are fetched, and a new tenant's key is made, while the loop goes on."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,13 +31,14 @@ class Preparing:
         self._preparing: dict[str, Request] = {}  # those of the tasks
 
     def submit(self, engine: Engine, request: Request) -> None:
-        if not engine.must_prepare(request):
+        costly = engine.must_prepare(request)
+        if not costly and not engine.lacks_key(request):
             self._submit(engine, request)
         elif request.id in self._tasks:
             self._refuse(
                 Refused(request.id, f"a request with id {request.id!r} is there already", "id", overloaded=False)
             )
-        elif len(self._tasks) >= MAX_PREPARING:
+        elif costly and len(self._tasks) >= MAX_PREPARING:
             message = f"{len(self._tasks)} requests wait for their grammars and chunks already: retry later"
             self._refuse(Refused(request.id, message, None, overloaded=True))
         else:

@@ -23,7 +23,15 @@ class Envelope(Protocol):
 
     def root(self, namespace: Namespace, salt: bytes) -> bytes:
         """The root of the chain of keys for requests with that salt (see Scope), in place of `namespace.root(salt)`; the
-        envelope remembers whose it is."""
+        envelope remembers whose it is. Writes a file where it `lacks` something for that salt."""
+        ...
+
+    def lacks(self, salt: bytes) -> bool:
+        """Whether `root` of it would have to write a file first: to be left to `make_ready`, on a thread."""
+        ...
+
+    def make_ready(self, salt: bytes) -> None:
+        """Make what it lacks for that salt; as long as a disk takes, or another process that keeps the file locked."""
         ...
 
     def wrap(self, stored: StoredObject) -> StoredObject | None:
@@ -91,6 +99,12 @@ class PlainEnvelope:
 
     def root(self, namespace: Namespace, salt: bytes) -> bytes:
         return self._owners.remember(namespace.root(salt), Scope.of(salt).tenant)
+
+    def lacks(self, salt: bytes) -> bool:
+        return False
+
+    def make_ready(self, salt: bytes) -> None:
+        return
 
     def wrap(self, stored: StoredObject) -> StoredObject | None:
         try:

@@ -1,9 +1,9 @@
 """KV blocks in and out of tiers: the one place where a block's bytes become stored objects, and where they come back."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,13 +14,12 @@ from netgain.serving.tiers.admission import Admission
 from netgain.serving.tiers.codecs.coder import Coder, CoderStats
 from netgain.serving.tiers.envelope import Envelope, PlainEnvelope
 from netgain.serving.tiers.layered_blocks import LayeredBlocks
-from netgain.serving.tiers.medium import Data
+from netgain.serving.tiers.medium import NO_ROOM, NOBODYS, Data
 from netgain.serving.tiers.object import RAW, Part, Refused, StoredObject, opened, pack, unpack
+from netgain.serving.tiers.opened import Opened, blocks_of, chunks, dates_of
 from netgain.serving.tiers.planes import Plane, Rows, object_bytes, part_of, stored_of
 from netgain.serving.tiers.purging import StorePurged, purge
 from netgain.serving.tiers.stack import Came, Stack, StackStats
-
-T = TypeVar("T")
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -54,16 +53,6 @@ class Whole(NamedTuple):
     dated: int
 
 
-class _Opened(NamedTuple):
-    """What a tier gave, as KV."""
-
-    came: Came
-    found: StoredObject
-    raw: StoredObject
-    codec: str
-    decode_s: float
-
-
 class KVStore:
     """Blocks are addressed by their keys; `root` is the root of a request's chain of keys, which differs by tenant. All planes
     of a block are stored, and it is loaded only with all of them. Called from the event loop of its stack, which it owns."""
@@ -86,7 +75,6 @@ class KVStore:
         self._later: set[asyncio.Task[None]] = set()
         self.admissions = tuple(admissions) or (None,) * len(stack.tiers)
         self.through = stack.through
-        self.not_written: Callable[[bytes, int], None] | None = None  # told keys and tiers of what was queued in vain
         if coder is not None:
             stack.move_down_by(self._demote)
 
@@ -111,15 +99,15 @@ class KVStore:
         planes: Sequence[Rows],
         into: Sequence[Sequence[int]],
         dates: Sequence[int],
-    ) -> list[tuple[bytes, int]]:
+        told: Callable[[bytes, int, str | None], None] = lambda key, tier, why: None,
+    ) -> None:
         """Queue whole blocks: planes[p] is uint8 [len(keys), bytes of plane p]; `into[i]` are the tiers for the i-th, `dates[i]`
-        is when it was first computed, in whole Unix seconds. Returns the keys, with tiers that are not going to have all of that
-        block: there was no room in their queues, or it may not leave."""
-        lost: set[tuple[bytes, int]] = set()
+        is when it was first computed, in whole Unix seconds. `told` is called for each plane of a block and each of its tiers,
+        now or later: that it is stored there (None), or is not going to be (why): there was no room in the queue, it may not
+        leave, or the tier did not keep it."""
         for plane, rows in zip(self.planes, planes, strict=True):
             for key, row, tiers, dated in zip(keys, rows, into, dates, strict=True):
-                lost.update((key, tier) for tier in self._offer(stored_of(root, key, plane, row, dated), tiers))
-        return sorted(lost)
+                self._offer(stored_of(root, key, plane, row, dated), tiers, partial(told, key))
 
     def put_one(self, stored: StoredObject, there: int | None = None) -> None:
         """Queue a raw object that is no block, where a tier has it already only for faster ones."""
@@ -148,14 +136,14 @@ class KVStore:
         parts = await self._open(self.planes, root, keys, within_s)
         useful = [part for part in parts if part is not None]
         return Loaded(
-            _blocks(parts, len(keys)),
+            blocks_of(parts, len(keys)),
             sum(len(part.raw.payload) for part in useful),
             self._clock.now() - started_s,
             self._links(),
             sum(len(part.came.data) for part in useful),
             frozenset(part.codec for part in useful),
             sum(part.decode_s for part in useful),
-            _dates(parts, len(keys)),
+            dates_of(parts, len(keys)),
         )
 
     async def load_planes(
@@ -164,17 +152,17 @@ class KVStore:
         """Some planes of the blocks, None where one is missing, how many bytes that are, and when they were first computed."""
         parts = await self._open(planes, root, keys, within_s)
         size = sum(len(part.raw.payload) for part in parts if part is not None)
-        return _blocks(parts, len(keys)), size, _dates(parts, len(keys))
+        return blocks_of(parts, len(keys)), size, dates_of(parts, len(keys))
 
     async def _open(
         self, planes: Sequence[Plane], root: bytes, keys: Sequence[bytes], within_s: float | None
-    ) -> list[_Opened | None]:
+    ) -> list[Opened | None]:
         """What came of these planes, plane after plane."""
         addresses = [part_of(key, plane).address() for plane in planes for key in keys]
         found = await self._stack.find(addresses, within_s, judged=True)
         parts = [
             None if came is None else self._opened(root, plane.shape.block_tokens, came)
-            for plane, of_plane in zip(planes, _chunks(found, len(keys)), strict=True)
+            for plane, of_plane in zip(planes, chunks(found, len(keys)), strict=True)
             for came in of_plane
         ]
         self._afterwards([part for part in parts if part is not None])
@@ -205,7 +193,7 @@ class KVStore:
             None if part is None else Whole(memoryview(part.raw.payload), part.raw.written_s or 0) for part in parts
         ]
 
-    def _opened(self, root: bytes, tokens: int, came: Came) -> _Opened | None:
+    def _opened(self, root: bytes, tokens: int, came: Came) -> Opened | None:
         """KV out of what a tier gave and has checked: whatever is done to KV before it is used is done here. None where it is of
         no use."""
         found = opened(came.data)
@@ -222,10 +210,10 @@ class KVStore:
             return None
         self._stack.judge(came, None)
         if self.coder is None:
-            return _Opened(came, unwrapped, raw, RAW, 0.0)
-        return _Opened(came, unwrapped, raw, self.coder.name_of(found.codec), self._clock.now() - began_s)
+            return Opened(came, unwrapped, raw, RAW, 0.0)
+        return Opened(came, unwrapped, raw, self.coder.name_of(found.codec), self._clock.now() - began_s)
 
-    def _afterwards(self, opened_ones: Sequence[_Opened]) -> None:
+    def _afterwards(self, opened_ones: Sequence[Opened]) -> None:
         """Promote what slower tiers gave, and remove what was refused: once whoever asked has it, since coding takes time and
         removing waits for what is being stored."""
         refused, self._refused = self._refused, []
@@ -244,7 +232,7 @@ class KVStore:
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
-    def _promote(self, one: _Opened) -> None:
+    def _promote(self, one: Opened) -> None:
         """To every faster tier that is written through, in the form that is right for it, dated as it was; what was asked for
         before a purge stays where it is, if it still is."""
         if one.came.purges != self._stack.purges:
@@ -279,17 +267,20 @@ class KVStore:
         wrapped = None if form.codec == found.codec else self.envelope.wrap(form)
         self._stack.offer(address, data if wrapped is None else pack(wrapped), (below,))
 
-    def _offer(self, stored: StoredObject, tiers: Sequence[int]) -> list[int]:
-        """Queue a raw object for these tiers, for each in the form that is right for it; those that do not take it."""
+    def _offer(
+        self, stored: StoredObject, tiers: Sequence[int], told: Callable[[int, str | None], None] | None = None
+    ) -> None:
+        """Queue a raw object for these tiers, for each in the form that is right for it; see `put`."""
         links = self._stack.code_links()
         wanted = {tier: links[tier] for tier in tiers}
         forms = [(stored, list(tiers))] if self.coder is None else self.coder.forms(stored, wanted)
-        left = set(tiers)
-        failed = None if self.not_written is None else partial(self.not_written, stored.part.key)
         for form, takers in forms:
+            taken, why = tuple[int, ...](), NOBODYS
             if (wrapped := self.envelope.wrap(form)) is not None:
-                left.difference_update(self._stack.offer(wrapped.part.address(), pack(wrapped), takers, failed))
-        return sorted(left)
+                taken, why = self._stack.offer(wrapped.part.address(), pack(wrapped), takers, told), NO_ROOM
+            for tier in takers:
+                if told is not None and tier not in taken:
+                    told(tier, why)
 
     async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
         """Keep blocks from eviction for so long, where a tier evicts; a job, so it does not raise."""
@@ -326,24 +317,3 @@ class KVStore:
         for task in self._later:
             task.cancel()
         await self._stack.close()
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _blocks(parts: Sequence[_Opened | None], count: int) -> tuple[tuple[memoryview, ...] | None, ...]:
-    return tuple(_whole(block) for block in zip(*_chunks(parts, count), strict=True))
-
-
-def _dates(parts: Sequence[_Opened | None], count: int) -> tuple[int, ...]:
-    """Of each block that of its oldest plane."""
-    return tuple(
-        min(0 if part is None else part.raw.written_s or 0 for part in block)
-        for block in zip(*_chunks(parts, count), strict=True)
-    )
-
-
-def _whole(block: Sequence[_Opened | None]) -> tuple[memoryview, ...] | None:
-    parts = tuple(memoryview(part.raw.payload) for part in block if part is not None)
-    return parts if len(parts) == len(block) else None

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from netgain.serving.tiers.medium import Data
+from netgain.serving.tiers.medium import PURGED, Data, FaultKind, Told
 from netgain.serving.tiers.tier import Tier
 
 
@@ -18,19 +18,20 @@ class Lane:
         self.dropped = 0
         self._room = room
         self._waiting: deque[tuple[bytes, Data]] = deque()
-        self._queued: dict[bytes, Callable[[], None] | None] = {}  # whom to tell if it is not stored
+        self._queued: dict[bytes, list[Told]] = {}  # whom to tell what becomes of it
         self._worker: asyncio.Task[None] | None = None
-        self._storing: asyncio.Task[bool] | None = None
+        self._storing: asyncio.Task[FaultKind | None] | None = None
 
-    def offer(self, key: bytes, data: Data, failed: Callable[[], None] | None = None) -> bool:
+    def offer(self, key: bytes, data: Data, told: Told | None = None) -> bool:
+        """Whether it is queued now; `told` is called of such, once it is stored or is not going to be."""
         if key in self._queued:
-            self._queued[key] = failed or self._queued[key]
+            self._queued[key] += [] if told is None else [told]
             return True
         if self.bytes + len(data) > self._room:
             self.dropped += 1
             return False
         self._waiting.append((key, data))
-        self._queued[key] = failed
+        self._queued[key] = [] if told is None else [told]
         self.bytes += len(data)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -52,7 +53,8 @@ class Lane:
         for one in queued[len(kept) :]:
             (gone if condemned(*one) else kept).append(one)
         self._waiting = deque(kept)
-        self._queued = {key: self._queued[key] for key, _ in kept}
+        for key, _ in gone:
+            _tell(self._queued.pop(key), PURGED)
         self.bytes -= sum(len(data) for _, data in gone)
         if storing is not None:
             await asyncio.wait({storing})
@@ -70,14 +72,17 @@ class Lane:
     async def _work(self) -> None:
         while self._waiting:
             key, data = self._waiting[0]
-            self._storing = asyncio.ensure_future(self.tier.put(key, data))
-            stored = False
+            self._storing = asyncio.ensure_future(self.tier.store(key, data))
             try:
-                stored = await self._storing
+                why = await self._storing
             finally:
                 self._storing = None
                 self._waiting.popleft()
-                failed = self._queued.pop(key)
+                told = self._queued.pop(key)
                 self.bytes -= len(data)
-            if not stored and failed is not None:
-                failed()
+            _tell(told, why)
+
+
+def _tell(whom: list[Told], why: str | None) -> None:
+    for told in whom:
+        told(why)

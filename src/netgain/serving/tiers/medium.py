@@ -7,6 +7,10 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 Data = bytes | memoryview
+Told = Callable[[str | None], None]  # of an object: that it is kept (None), or why it is not
+NO_ROOM = "queue_full"  # as reasons beside the FaultKinds: too much waited already
+NOBODYS = "not_asked_for"  # whose it is is not known any more, as after a purge
+PURGED = "purged"  # while it waited
 GivenUp = Callable[[bytes, Data], None]
 
 

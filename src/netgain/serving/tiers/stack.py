@@ -243,14 +243,14 @@ class Stack:
         key: bytes,
         data: Data,
         into: Iterable[int] | None = None,
-        failed: Callable[[int], None] | None = None,
+        told: Callable[[int, str | None], None] | None = None,
     ) -> tuple[int, ...]:
         """Queue a packed object for every tier that is written through, or for those named, and return at once; the tiers whose
-        queues had room. `failed` is told of those among them that could not store it after all."""
+        queues had room. `told` is called for each of those, once it is stored there (None) or is not going to be (why)."""
         return tuple(
             tier
             for tier in (self.through if into is None else into)
-            if self._lanes[tier].offer(key, data, None if failed is None else partial(failed, tier))
+            if self._lanes[tier].offer(key, data, None if told is None else partial(told, tier))
         )
 
     async def settle(self) -> None:

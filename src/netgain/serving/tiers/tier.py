@@ -187,6 +187,10 @@ class Tier:
 
     async def put(self, key: bytes, data: Data) -> bool:
         """Keep a packed object; whether it is kept now, as far as one can know."""
+        return await self.store(key, data) is None
+
+    async def store(self, key: bytes, data: Data) -> FaultKind | None:
+        """As `put`; why it is not kept."""
         _check_keys([key])
         try:
             if self._clock.now() < self._paused_until_s:
@@ -200,9 +204,9 @@ class Tier:
                 self._exchanges.say(
                     fault.kind, f"is {fault.kind.replace('_', '-')}, objects are read but none are kept: {fault}"
                 )
-            return False
+            return fault.kind
         self._stored.add(1, len(data), self._clock.now() - started_s)
-        return True
+        return None
 
     async def heads(self, keys: Sequence[bytes]) -> list[Data | None] | None:
         """The first HEAD_BYTES under each key, unchecked; None when the medium did not say."""

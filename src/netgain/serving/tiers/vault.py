@@ -46,7 +46,8 @@ class Vault:
         make_vault(path)
         self._path = path
         self._unix_s = unix_s
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what is known here; held for reading the file at most
+        self._adding = threading.Lock()  # one key after the other; held while one is written
         self._owners = Owners()
         self._state: tuple[int, int, int] | None = None
         self._keys: dict[str | None, TenantKey] = {}
@@ -60,6 +61,14 @@ class Vault:
         secret = bytes.fromhex(self._key_of(scope.tenant).salt)
         root = namespace.root(msgspec.structs.replace(scope, secret=secret).salt)
         return self._owners.remember(root, scope.tenant)
+
+    def lacks(self, salt: bytes) -> bool:
+        self._follow()
+        tenant = Scope.of(salt).tenant
+        return tenant not in self._keys and tenant not in self._own
+
+    def make_ready(self, salt: bytes) -> None:
+        self._key_of(Scope.of(salt).tenant)
 
     def wrap(self, stored: StoredObject) -> StoredObject | None:
         try:
@@ -134,14 +143,18 @@ class Vault:
         self._follow()
         if (key := self._keys.get(tenant) or self._own.get(tenant)) is not None:
             return key
-        with self._lock:
+        with self._adding:
             if (key := self._keys.get(tenant) or self._own.get(tenant)) is not None:
                 return key
             try:
-                key = self._keys[tenant] = add_key(self._path, tenant, int(self._unix_s()), _PATIENCE_S)
+                key = add_key(self._path, tenant, int(self._unix_s()), _PATIENCE_S)
             except UsageError as error:
                 _log.error("a tenant's KV is sealed with a key of this process alone: %s", error)
-                key = self._own[tenant] = new_key(tenant, int(self._unix_s()))
+                with self._lock:
+                    key = self._own[tenant] = new_key(tenant, int(self._unix_s()))
+            else:
+                with self._lock:  # a read of the file from before it was written has been taken by now
+                    self._keys[tenant] = key
         return key
 
     def _follow(self) -> None:
