@@ -137,7 +137,7 @@ async def record_baseline(folder: Path, rounds: int) -> Recordings:
     try:
         await server.start()
         await server.ready(settings.start_timeout_s)
-        model = (await served_model(server.url)).name
+        model = (await served_model(server.url, {})).name
         options = Options(server_record=True, server_tokens=True)
         await warm_up(server, items[:2], Asking(model=model, options=options), "warm-up")
         for group in range(GROUPS):

@@ -262,7 +262,7 @@ async def record(rounds: int) -> list[Trial]:
                 for arm in arms.values():
                     await arm.start()
                     await arm.ready(settings.start_timeout_s)
-                model = (await served_model(arms[BASELINE].url)).name
+                model = (await served_model(arms[BASELINE].url, {})).name
                 design = Design(groups=grouped(chosen, FULL.groups, FULL.group_size), concurrency=1)
                 trials.append(await conduct(arms, design, Asking(model=model), f"recording-{number}"))
             finally:

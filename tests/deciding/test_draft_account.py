@@ -5,6 +5,7 @@ import pytest
 from aiohttp import web
 
 from netgain.deciding.decide.drafts import DRAFTING, arm_memory, mean_tokens, wasted_per_token
+from netgain.deciding.experiment.arms.attached import AttachedServer
 from netgain.deciding.report.draft_account import ArmMemory, DraftAccount
 from netgain.deciding.report.html import render_html
 from netgain.deciding.report.must_report import ROWS, reported
@@ -160,9 +161,13 @@ async def test_memory_is_read_from_what_a_server_tells_and_else_unknown():
     }
     gauge = '# TYPE netgain_suffix_index_bytes gauge\nnetgain_suffix_index_bytes{replica="0"} 4096.0\n'
     runner, url = await served(card, gauge)
-    assert await arm_memory(url) == msgspec.structs.replace(WITH_DRAFT, suffix_index_bytes=4096)
+    assert await arm_memory(AttachedServer("baseline", url, "netgain")) == msgspec.structs.replace(
+        WITH_DRAFT, suffix_index_bytes=4096
+    )
     await runner.cleanup()
-    assert await arm_memory(url) == ArmMemory(), "a server that is gone tells nothing"
+    assert await arm_memory(AttachedServer("baseline", url, "netgain")) == ArmMemory(), (
+        "a server that is gone tells nothing"
+    )
     runner, url = await served({}, "vllm:num_requests_running 0\n")
-    assert await arm_memory(url) == ArmMemory()
+    assert await arm_memory(AttachedServer("baseline", url, "netgain")) == ArmMemory()
     await runner.cleanup()

@@ -44,6 +44,6 @@ async def test_netgain_tells_its_version_in_its_metrics():
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    assert await engine_version("netgain", url) == "0.1.0"
+    assert await engine_version("netgain", url, {}) == "0.1.0"
     await runner.cleanup()
-    assert await engine_version("netgain", url) is None
+    assert await engine_version("netgain", url, {}) is None

@@ -92,7 +92,7 @@ async def kept(
     promise = promised_on(CATALOGUE["ngram"].kind, "vllm")
     seen = trial(differing)
     async with engine(law, tokenizes) as url:
-        arms = {name: SimpleNamespace(url=url) for name in (BASELINE, CANDIDATE)}
+        arms = {name: SimpleNamespace(url=url, headers={}) for name in (BASELINE, CANDIDATE)}
         found = await judge_promise(promise, seen, items(temperature), arms, "vllm", "m", quality)  # type: ignore[arg-type]
     terms = Terms(promises_identity=promise == "token-identical", doubts=found.doubts, losses=found.losses)
     return found, analyse(seen, terms).verdict.decision

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from netgain.cli.exit_codes import DONE, of_verdict
-from netgain.cli.lab_options import CutTokens, Price, RequestTimeout, Seed, Slo, Temperature, Workload
+from netgain.cli.headers import header as read_header
+from netgain.cli.lab_options import CutTokens, Headers, Price, RequestTimeout, Seed, Slo, Temperature, Workload
 from netgain.cli.quality_options import NeedTasks
 from netgain.cost.price import parse_price
 from netgain.cost.quantity import size
@@ -160,6 +161,7 @@ def decide(
         float | None,
         typer.Option(min=1.0, help="Seconds that a server may take to start; 300, and 1200 for other engines."),
     ] = None,
+    header: Headers = None,
     timeout: RequestTimeout = 120.0,
     resume: Annotated[
         Path | None,
@@ -221,6 +223,7 @@ def decide(
         tier_reset=tier_reset,
         codec=None if codec is None else parse_codec(codec),
         kv_token_bytes=None if kv_token_bytes is None else parse_token_bytes(kv_token_bytes),
+        headers=dict(read_header(text) for text in header or ()),
     )
     with TerminalProgress(
         console,

@@ -39,7 +39,7 @@ STARTED: Mapping[tuple[str, str], Setting] = {
 
 async def is_checked(switch: SwitchOn, url: str) -> bool:
     """Whether the running engine is of a version that `switch` names: vLLM's number, llama.cpp's commit (`b1-0c1e570`)."""
-    told = await engine_version(switch.engine, url)
+    told = await engine_version(switch.engine, url, {})
     known = told and (told.partition("-")[2] if switch.engine == "llama.cpp" else told.partition("+")[0])
     return bool(known) and any(known in checked for checked in switch.checked_with)
 

@@ -64,7 +64,7 @@ async def check(arm, switch, salted):
         assert seen.engine == engine
         assert figures["output_tokens"].gained == record.output_tokens
         assert 0 < figures["accepted_tokens"].gained <= figures["drafted_tokens"].gained
-        (known,) = await with_ids(arm.url, engine, "m", [record], {"copy": ITEM})
+        (known,) = await with_ids(arm, engine, "m", [record], {"copy": ITEM})
         assert len(known.server.prompt_ids) == record.prompt_tokens
         # end tokens, of which there may be several where none ends an answer, have no text
         assert 0.9 * record.output_tokens <= len(known.server.output_ids) <= record.output_tokens + 1

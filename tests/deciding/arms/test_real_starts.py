@@ -45,7 +45,7 @@ async def test_a_pinned_port_is_used_at_every_start_and_never_shared(start, free
             await arm.start()
             await arm.ready(900.0)
             assert arm.url == f"http://127.0.0.1:{free_port}"
-            assert await engine_version("llama.cpp" if start is llama_cpp else "vllm", arm.url)
+            assert await engine_version("llama.cpp" if start is llama_cpp else "vllm", arm.url, {})
             with pytest.raises(UsageError, match=f"port {free_port} of the arm arm cannot be used"):
                 await start(tmp_path / "other", port=free_port).start()
         finally:

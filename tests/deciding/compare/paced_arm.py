@@ -11,6 +11,6 @@ from tests.deciding.compare import paced_server
 def paced_arm(**options: object) -> Described:
     """Such a server as an arm to start, in vLLM's place."""
     words = [sys.executable, paced_server.__file__, "--port", "{port}", "--model", "{model}"]
-    words += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    words += paced_server.options_of(options)
     command = " ".join(word if word in ("{port}", "{model}") else shlex.quote(word) for word in words)
     return Described(engine="vllm", model="m", starting=Starting(command=command))

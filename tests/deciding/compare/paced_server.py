@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,11 @@ class Paced:
 
     @web.middleware
     async def checked(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        if self.asked.key and request.headers.get("Authorization") != f"Bearer {self.asked.key}":
+        refused = bool(self.asked.key) and request.headers.get("Authorization") != f"Bearer {self.asked.key}"
+        if self.asked.log is not None:
+            with self.asked.log.open("a") as log:
+                log.write(f"{'refused' if refused else 'let in'} {request.path}\n")
+        if refused:
             raise web.HTTPUnauthorized
         return await handler(request)
 
@@ -112,12 +116,15 @@ def main() -> None:
     parser.add_argument("--handoffs", type=int, default=0)
     parser.add_argument("--restarts-at", type=int, default=0)
     parser.add_argument("--key", default="")
+    parser.add_argument("--key-file", type=Path, help="The key as no process list shows it.")
+    parser.add_argument("--log", type=Path, help="Takes a line for each request: whether it was let in, and its path.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument(
         "--paces", type=json.loads, default={}, help="by method of speculation; null: it does not start"
     )
     parser.add_argument("--speculative-config", type=json.loads, default={})
     asked, _ = parser.parse_known_args()  # as an arm it is given flags of the engine that it plays
+    asked.key = asked.key if asked.key_file is None else asked.key_file.read_text()
     asked.token_s = asked.paces.get(asked.speculative_config.get("method"), asked.token_s)
     if asked.token_s is None:
         sys.exit("no such method")
@@ -140,12 +147,19 @@ def main() -> None:
     asyncio.run(serve())
 
 
+def options_of(options: Mapping[str, object]) -> list[str]:
+    """As the words of a command line."""
+    return [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+
+
 @contextmanager
 def paced_server(**options: object) -> Iterator[str]:
     """The URL of a server with these options, until the block ends."""
-    arguments = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__)), *arguments], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        [sys.executable, str(Path(__file__)), *options_of(options)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
     )
     try:
         assert process.stdout is not None

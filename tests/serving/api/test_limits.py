@@ -9,7 +9,7 @@ from tests.waiting import wait_for
 
 
 def test_a_server_tells_the_work_of_its_steps(server: Any) -> None:
-    served = asyncio.run(served_model(server.url))
+    served = asyncio.run(served_model(server.url, {}))
     work = served.work
     assert work is not None
     square = 384 * 384
@@ -24,12 +24,12 @@ def test_a_server_tells_the_work_of_its_steps(server: Any) -> None:
 
 def test_steps_of_one_kind_are_counted_with_what_they_read(start_server: Any, server_options: Any) -> None:
     with start_server(*server_options) as server:  # that nobody else has asked anything
-        before = asyncio.run(step_counts(server.url))
+        before = asyncio.run(step_counts(server.url, {}))
         assert before is not None
         assert server.post("/v1/completions", prompt="zzzzl", max_tokens=21, temperature=0).status == 200
 
         def counted() -> StepCounts:
-            after = asyncio.run(step_counts(server.url))
+            after = asyncio.run(step_counts(server.url, {}))
             assert after is not None
             return after.since(before)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from netgain.deciding.decide.outside import ASK_S, token_ids
 from netgain.deciding.decide.server import whole_number
+from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.technique.chunks_told import ChunksSeen, blending_told
 from netgain.deciding.technique.codecs_told import codecs_told
 from netgain.deciding.technique.facts import Facts
@@ -21,8 +22,8 @@ from netgain.measuring.workload.item import Item
 _EDGE = 2  # tokens at either end of a chunk that may be other ones where text stands beside it
 
 
-async def as_served(facts: Facts, told: Mapping[str, str], url: str, items: Sequence[Item]) -> Facts:
-    """The facts with what the server at `url` tells (`told`) of its KV, with the chunks of those of `items` that it answered,
+async def as_served(facts: Facts, told: Mapping[str, str], arm: Arm, items: Sequence[Item]) -> Facts:
+    """The facts with what the arm's server tells (`told`) of its KV, with the chunks of those of `items` that it answered,
     and with how fast the folder of a tier that is to be tried is."""
     tier = facts.tier
     return msgspec.structs.replace(
@@ -33,12 +34,12 @@ async def as_served(facts: Facts, told: Mapping[str, str], url: str, items: Sequ
         kv_codecs=codecs_told(told),
         blending=blending_told(told),
         disk_rates=await asyncio.to_thread(disk_rates, tier.folder) if tier.kind == "disk" else None,
-        chunks=await chunks_seen(url, cast(Engine, facts.engine), facts.model, items, facts.records),
+        chunks=await chunks_seen(arm, cast(Engine, facts.engine), facts.model, items, facts.records),
     )
 
 
 async def chunks_seen(
-    url: str, engine: Engine, model: str, items: Sequence[Item], records: Sequence[ClientRecord]
+    arm: Arm, engine: Engine, model: str, items: Sequence[Item], records: Sequence[ClientRecord]
 ) -> dict[str, ChunksSeen]:
     """By item, of those that have chunks and whose prompts' token ids are known. Those of which a chunk is not found are left
     out."""
@@ -50,9 +51,9 @@ async def chunks_seen(
     }
     known: dict[str, tuple[int, ...] | None] = {}
     if prompts:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S)) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S), headers=arm.headers) as session:
             for text in dict.fromkeys(chunk for name in prompts for chunk in with_chunks[name].chunks):
-                known[text] = await token_ids(session, url, engine, model, text)
+                known[text] = await token_ids(session, arm.url, engine, model, text)
     found = {name: _seen(with_chunks[name].chunks, known, prompt) for name, prompt in prompts.items()}
     return {name: seen for name, seen in found.items() if seen is not None}
 

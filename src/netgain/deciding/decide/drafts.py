@@ -51,7 +51,7 @@ async def memories(technique: str, arms: Mapping[str, Arm]) -> dict[str, ArmMemo
     """Of both arms, while they run. Empty where the technique is not one that drafts."""
     if technique not in DRAFTING:
         return {}
-    return {name: await arm_memory(arms[name].url) for name in (BASELINE, CANDIDATE)}
+    return {name: await arm_memory(arms[name]) for name in (BASELINE, CANDIDATE)}
 
 
 def draft_account(
@@ -69,10 +69,10 @@ def draft_account(
     )
 
 
-async def arm_memory(url: str) -> ArmMemory:
-    """What the server there tells of its KV cache and its drafts; all None where it tells nothing."""
+async def arm_memory(arm: Arm) -> ArmMemory:
+    """What its server tells of its KV cache and its drafts; all None where it tells nothing."""
     try:
-        told = (await served_model(url)).told
+        told = (await served_model(arm.url, arm.headers)).told
     except Unavailable:
         return ArmMemory()
     return ArmMemory(
@@ -80,14 +80,15 @@ async def arm_memory(url: str) -> ArmMemory:
         kv_token_bytes=whole_number(told.get("kv_token_bytes")),
         draft_weight_bytes=whole_number(told.get("draft_weight_bytes")),
         draft_kv_token_bytes=whole_number(told.get("draft_kv_token_bytes")),
-        suffix_index_bytes=await _suffix_index_bytes(url),
+        suffix_index_bytes=await _suffix_index_bytes(arm),
     )
 
 
-async def _suffix_index_bytes(url: str) -> int | None:
+async def _suffix_index_bytes(arm: Arm) -> int | None:
     try:
         timeout = aiohttp.ClientTimeout(total=CARD_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/metrics") as response:
+        session = aiohttp.ClientSession(timeout=timeout, headers=arm.headers)
+        async with session, session.get(f"{arm.url}/metrics") as response:
             text = (await response.read()).decode()
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
         return None

@@ -58,7 +58,8 @@ def described(settings: Settings) -> Described:
 def launch(settings: Settings, name: str, flags: Sequence[str]) -> Arm:
     """The arm, not yet started. A candidate with a tier that would outlive it begins each start with that empty."""
     beyond = beyond_of(settings) if name == CANDIDATE else None
-    arm = launched(described(settings), name, settings.output, flags if beyond is None else beyond.told(flags))
+    told = flags if beyond is None else beyond.told(flags)
+    arm = launched(described(settings), name, settings.output, told, settings.headers)
     if isinstance(arm, LaunchedServer):
         arm.beyond = beyond
     return arm
@@ -82,14 +83,16 @@ def asking(settings: Settings, model: str) -> Asking:
     """How the engine's arms are asked; llama.cpp ignores salts, and so does LMCache (its pull request 2880, SGLang issue
     37160)."""
     own = settings.engine == "netgain"
-    options = Options(timeout_s=settings.request_timeout_s, server_record=own, server_tokens=own)
+    options = Options(
+        timeout_s=settings.request_timeout_s, server_record=own, server_tokens=own, headers=settings.headers
+    )
     return Asking(model=model, options=options, salted=settings.engine != "llama.cpp" and not settings.apart)
 
 
 async def step_cost(settings: Settings, url: str, asked: Asking) -> tuple[StepCost | None, str | None, str]:
     """The cost of steps or why it is not known, and how it was measured."""
     if settings.engine == "netgain":
-        cost, missing = await measure_step_cost(url, max(settings.concurrency, *settings.loads, 1))
+        cost, missing = await measure_step_cost(url, settings.headers, max(settings.concurrency, *settings.loads, 1))
         return cost, missing, "measured by the engine"
     found: list[StepCost] = []
     unknown: str | None = None
@@ -127,24 +130,24 @@ def decomposed(engine: Engine, records: Sequence[ClientRecord], seen: Observed) 
 
 
 async def replayable(
-    engine: Engine, url: str, model: str, records: Sequence[ClientRecord], items: Sequence[Item]
+    engine: Engine, arm: Arm, model: str, records: Sequence[ClientRecord], items: Sequence[Item]
 ) -> tuple[ClientRecord, ...]:
     """Records that the catalogue can replay, where the engine's tokenizer can be asked."""
     if engine == "netgain":
         return tuple(records)
-    return await with_ids(url, engine, model, records, {item.id: item for item in items})
+    return await with_ids(arm, engine, model, records, {item.id: item for item in items})
 
 
-async def engine_version(engine: Engine, url: str) -> str | None:
+async def engine_version(engine: Engine, url: str, headers: Mapping[str, str]) -> str | None:
     """What the running engine calls its version; None where it does not tell."""
     if engine not in _VERSIONS:
-        seen = await snapshot(f"{url}/metrics")
+        seen = await snapshot(f"{url}/metrics", headers)
         families = () if seen is None else seen.families.values()
         samples = (sample for family in families for sample in family.samples)
         return next((dict(one.labels).get("version") for one in samples if one.name == "netgain_build_info"), None)
     route, field = _VERSIONS[engine]
     try:
-        session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10.0))
+        session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10.0), headers=headers)
         async with session, session.get(f"{url}{route}") as response:
             told = msgspec.json.decode(await response.read())
     except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError, RecursionError):

@@ -31,12 +31,12 @@ async def kv_told(settings: Settings, arm: Arm) -> dict[str, str]:
     if settings.engine == "netgain":
         return {}
     log = arm.log if isinstance(arm, LaunchedServer) else ""
-    configuration = await effective_configuration(arm.url, settings.engine, log) or {}
+    configuration = await effective_configuration(arm.url, settings.engine, log, arm.headers) or {}
     dtype: str | None = None
     room: int | None = None
     token: int | None = None
     if settings.engine == "vllm":
-        labels = await _cache_info(arm.url)
+        labels = await _cache_info(arm)
         dtype, room = kv_dtype(labels, configuration), kv_tokens(labels)
         token = kv_token_bytes(settings.model, dtype)
     elif settings.engine == "sglang":
@@ -127,8 +127,8 @@ def _gained(seen: Observed, name: str) -> float | None:
     return None if histogram is None else histogram.sum
 
 
-async def _cache_info(url: str) -> dict[str, str]:
-    seen = await snapshot(f"{url}/metrics")
+async def _cache_info(arm: Arm) -> dict[str, str]:
+    seen = await snapshot(f"{arm.url}/metrics", arm.headers)
     families = () if seen is None else seen.families.values()
     samples = (sample for family in families for sample in family.samples if sample.name == _INFO)
     return next((dict(sample.labels) for sample in samples), {})

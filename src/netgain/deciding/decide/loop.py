@@ -80,7 +80,7 @@ class _Baseline:
         await bring_up(self.arm, settings.start_timeout_s)
         self.start_s = time.monotonic() - began_s
         await find_spinners((self.arm,))
-        self._served, self._loaded = await served_model(self.arm.url), False
+        self._served, self._loaded = await served_model(self.arm.url, self.arm.headers), False
         return self._served
 
     def loaded(self) -> None:

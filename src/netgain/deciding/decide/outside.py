@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 
 from netgain.cost.step_cost import StepCost, StepPoint
+from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.conduct import Asking
 from netgain.ledger.records import DraftCounts, RequestRecord
 from netgain.ledger.stage import Stage
@@ -110,12 +111,13 @@ def _gaps_after(record: ClientRecord, since_s: float) -> list[float]:
 
 
 async def with_ids(
-    url: str, engine: Engine, model: str, records: Sequence[ClientRecord], items: Mapping[str, Item]
+    arm: Arm, engine: Engine, model: str, records: Sequence[ClientRecord], items: Mapping[str, Item]
 ) -> tuple[ClientRecord, ...]:
     """The same records with an account in the form of netgain's, so that they can be replayed: token ids by the engine's own
     tokenizer, times by the client. Records whose ids cannot be had are as they were."""
     found: list[ClientRecord] = []
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S)) as session:
+    url = arm.url
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S), headers=arm.headers) as session:
         for record in records:
             item = items.get(record.item_id)
             prompt = None if item is None else await prompt_ids(session, url, engine, model, item)

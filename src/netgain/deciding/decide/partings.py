@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import aiohttp
 
 from netgain.deciding.decide.outside import ASK_S, prompt_ids, token_ids
+from netgain.deciding.experiment.arm import Arm
 from netgain.errors import Unavailable
 from netgain.measuring.client.record import ClientRecord
 from netgain.measuring.observe.names import Engine
@@ -25,20 +26,20 @@ Answers = tuple[ClientRecord, ClientRecord]  # one of the baseline, and one of t
 
 
 async def look_at(
-    urls: tuple[str, str], engine: Engine, model: str, items: Mapping[str, Item], answers: Sequence[Answers]
+    arms: tuple[Arm, Arm], engine: Engine, model: str, items: Mapping[str, Item], answers: Sequence[Answers]
 ) -> tuple[Parting, ...]:
     """Where each pair parts, in their order; those of which nothing can be known have position -1 and no gap."""
     try:
         async with (
-            Teacher(urls[0], model, timeout_s=ASK_S) as baseline,
-            Teacher(urls[1], model, timeout_s=ASK_S) as candidate,
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S)) as session,
+            _teacher(arms[0], model) as baseline,
+            _teacher(arms[1], model) as candidate,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S), headers=arms[0].headers) as session,
         ):
-            found = []
+            found, url = [], arms[0].url
             for pair in answers:
                 item = items.get(pair[0].item_id)
-                prompt = None if item is None else await prompt_ids(session, urls[0], engine, model, item)
-                said = [None if one.reasoning else await _ids(session, urls[0], engine, model, one) for one in pair]
+                prompt = None if item is None else await prompt_ids(session, url, engine, model, item)
+                said = [None if one.reasoning else await _ids(session, url, engine, model, one) for one in pair]
                 if prompt is None or said[0] is None or said[1] is None:
                     found.append(_unknown(pair))
                     continue
@@ -46,6 +47,10 @@ async def look_at(
             return tuple(found)
     except Unavailable:
         return tuple(map(_unknown, answers))
+
+
+def _teacher(arm: Arm, model: str) -> Teacher:
+    return Teacher(arm.url, model, timeout_s=ASK_S, headers=dict(arm.headers))
 
 
 async def _ids(

@@ -21,7 +21,7 @@ from netgain.secrecy import without_secrets, words_without_secrets
 from netgain.wording import count
 
 PREPARED = "prepared.json"
-FREE = ("output", "resume", "budget_s", "start_timeout_s", "price")  # may differ when a run goes on
+FREE = ("output", "resume", "budget_s", "start_timeout_s", "price", "headers")  # may differ when a run goes on
 
 P = TypeVar("P", bound=msgspec.Struct)
 

@@ -67,15 +67,15 @@ async def prepare(
     cost, missing, basis = await step_cost(settings, baseline.url, asked)
     prompts = await prompt_cost(settings, baseline.url, asked)
     probe = probed()
-    before = await step_counts(baseline.url)
+    before = await step_counts(baseline.url, baseline.headers)
     recorded, seen = await record_baseline(baseline, question.items, asked, settings, narrator)
-    limits = arm_limits(BASELINE, before, await step_counts(baseline.url), served.work, probe)
+    limits = arm_limits(BASELINE, before, await step_counts(baseline.url, baseline.headers), served.work, probe)
     answered = {record.item_id for record in recorded.records if record.ok}
     used = tuple(item for item in question.items if item.id in answered)
     measured = _Measured(
         parts=decomposed(settings.engine, recorded.records, seen),
         records=recorded.records,
-        version=await engine_version(settings.engine, baseline.url),
+        version=await engine_version(settings.engine, baseline.url, baseline.headers),
         told={**served.told, **await kv_told(settings, baseline)},
         cost=cost,
         cost_missing=missing,
@@ -173,7 +173,7 @@ async def _facts(
         workload=question.workload.name,
         concurrency=settings.concurrency,
         decomposition=measured.parts,
-        records=await replayable(settings.engine, baseline.url, served.name, good, design.items),
+        records=await replayable(settings.engine, baseline, served.name, good, design.items),
         synthetic_text=question.workload.synthetic,
         step_cost=measured.cost,
         step_cost_missing=measured.cost_missing,
@@ -185,7 +185,7 @@ async def _facts(
         kv_moved=measured.moved,
         prompt_cost=measured.prompts,
     )
-    return await as_served(facts, measured.told, baseline.url, design.items)
+    return await as_served(facts, measured.told, baseline, design.items)
 
 
 def predicted(one: Hypothesis) -> str:

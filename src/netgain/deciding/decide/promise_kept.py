@@ -71,7 +71,7 @@ async def judge_promise(
     partings: tuple[Parting, ...] = ()
     if differing:
         pairs = [pair for name in differing[:MOST] if (pair := _pair(greedy, name)) is not None]
-        partings = await look_at((arms[BASELINE].url, arms[CANDIDATE].url), engine, model, known, pairs)
+        partings = await look_at((arms[BASELINE], arms[CANDIDATE]), engine, model, known, pairs)
     return conclude(identity.compared, len(differing), partings, sampled, engine, quality)
 
 

@@ -101,6 +101,7 @@ def quality_ask(
         scorer=settings.scorer,
         timeout_s=settings.request_timeout_s,
         seed=settings.seed,
+        headers=dict(settings.headers),
     )
 
 

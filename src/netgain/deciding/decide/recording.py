@@ -31,7 +31,7 @@ async def record_baseline(
         narrator.step(progress.last.item_id)
 
     limit_s = settings.form.recording_s
-    watch = Watch(f"{baseline.url}/metrics")
+    watch = Watch(f"{baseline.url}/metrics", dict(baseline.headers))
     await watch.begin()
     try:
         recorded = await answers(baseline.url, asked, salt, items, settings.concurrency, limit_s, on_progress)

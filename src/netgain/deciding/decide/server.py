@@ -4,7 +4,7 @@ import asyncio
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 import aiohttp
@@ -42,11 +42,12 @@ class Served(msgspec.Struct, frozen=True):
     work: StepWork | None
 
 
-async def served_model(url: str) -> Served:
-    """What is served there. Raises Unavailable."""
+async def served_model(url: str, headers: Mapping[str, str]) -> Served:
+    """What is served there. `headers`: such as an API key, as everywhere here. Raises Unavailable."""
     try:
         timeout = aiohttp.ClientTimeout(total=CARD_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/v1/models") as response:
+        session = aiohttp.ClientSession(timeout=timeout, headers=headers)
+        async with session, session.get(f"{url}/v1/models") as response:
             cards = msgspec.json.decode(await response.read(), type=_Cards).data
     except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError, RecursionError) as error:
         raise Unavailable(f"{url}/v1/models did not answer with a list of models ({error!r})") from error
@@ -61,11 +62,12 @@ async def served_model(url: str) -> Served:
     return Served(cards[0].id, told, work)
 
 
-async def step_counts(url: str) -> StepCounts | None:
+async def step_counts(url: str, headers: Mapping[str, str]) -> StepCounts | None:
     """The steps that the server's engines have run so far, up to a heartbeat ago; None when it does not tell."""
     try:
         timeout = aiohttp.ClientTimeout(total=CARD_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/metrics") as response:
+        session = aiohttp.ClientSession(timeout=timeout, headers=headers)
+        async with session, session.get(f"{url}/metrics") as response:
             text = (await response.read()).decode()
         sums: dict[str, float] = defaultdict(float)
         for family in text_string_to_metric_families(text):
@@ -86,7 +88,7 @@ async def step_counts(url: str) -> StepCounts | None:
         return None
 
 
-async def measure_step_cost(url: str, batch: int) -> tuple[StepCost | None, str | None]:
+async def measure_step_cost(url: str, headers: Mapping[str, str], batch: int) -> tuple[StepCost | None, str | None]:
     """The engine's own measurement of its steps for up to `batch` requests together, or the reason why there is none. Waits
     for the engine to be idle.
 
@@ -97,7 +99,7 @@ async def measure_step_cost(url: str, batch: int) -> tuple[StepCost | None, str 
     deadline_s = time.monotonic() + IDLE_WAIT_S
     try:
         timeout = aiohttp.ClientTimeout(total=STEP_COST_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
             while len(curves) < STEP_COST_CALLS:
                 query = {"budget_s": str(STEP_COST_BUDGET_S), "fresh": "true", "batch": str(batch)}
                 async with session.get(f"{url}/netgain/step-cost", params=query) as response:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -85,7 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     texts alone do, with a caveat). `price`: what both arms cost is told as well. `draft`: a
     model or trained heads to be considered, see drafter.py. `tier` and `codec`: which kv-tiers and kv-compression are to try, and
     `tier_reset` a command that empties what of these runs apart, before each start. `kv_token_bytes`: what a token's KV takes,
-    where an engine does not tell. Raises UsageError where a value cannot be meant.
+    where an engine does not tell. `headers` go with every request to an arm, such as an API key; they are kept nowhere. Raises
+    UsageError where a value cannot be meant.
     """
 
     output: Path
@@ -121,6 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tier_reset: str | None = None
     codec: CodecAsked | None = None
     kv_token_bytes: int | None = None
+    headers: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         if self.engine != "netgain" and self.model == "default":

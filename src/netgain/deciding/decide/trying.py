@@ -130,11 +130,13 @@ async def try_one(
         def on_block(block: Block, total: int) -> None:
             narrator.step(f"{block.arm}, {block.seconds:.1f} s")
 
-        before = {name: await step_counts(arm.url) for name, arm in arms.items()}
+        before = {name: await step_counts(arm.url, arm.headers) for name, arm in arms.items()}
 
         async def restart(start: int) -> None:
             await start_again(arms, start, settings.start_timeout_s)
-            before.update({name: await step_counts(arm.url) for name, arm in arms.items()})  # they count from 0 again
+            before.update(
+                {name: await step_counts(arm.url, arm.headers) for name, arm in arms.items()}
+            )  # they count from 0 again
 
         already = [entry.block for entry in journal.kept]
         spending = Spending(design, share.budget_s, len(arms) * settings.devices, starting_s, already)
@@ -153,7 +155,7 @@ async def try_one(
         budget = spending.account(share.planned, trial.blocks, grown[-1].starts if grown else None)
         spent_s = spending.spent_s
         write_records(settings.output / "records.jsonl", trial)
-        after = {name: await step_counts(arm.url) for name, arm in arms.items()}
+        after = {name: await step_counts(arm.url, arm.headers) for name, arm in arms.items()}
         promise = promised_on(chosen.kind, settings.engine)
         kept = await judge_promise(
             promise, trial.observations, design.items, arms, settings.engine, served.name, quality

@@ -34,7 +34,8 @@ class Asker:
 
     async def ask(self, arm: Arm, item: Item, stores: bool) -> ClientRecord:
         """The answer, once all that it left to be stored is stored, so that nobody else's request pays for that."""
-        done = await run(arm.url, self._model, [item], Closed(1), self._options)
+        options = msgspec.structs.replace(self._options, headers=arm.headers)
+        done = await run(arm.url, self._model, [item], Closed(1), options)
         self.asked += 1
         lateness_s = done.client.lateness_p99_s
         self.late += lateness_s is not None and lateness_s > self._options.budget.lateness_p99_s
@@ -59,7 +60,7 @@ async def _stored(arm: Arm) -> None:
 
 async def counters(arm: Arm) -> Snapshot:
     """All metrics now. Raises Unavailable when they cannot be read."""
-    seen = await snapshot(f"{arm.url}/metrics")
+    seen = await snapshot(f"{arm.url}/metrics", arm.headers)
     if seen is None:
         raise Unavailable(f"the metrics of the {arm.name} server cannot be read ({arm.url}/metrics)")
     return seen

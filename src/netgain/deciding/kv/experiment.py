@@ -13,6 +13,7 @@ import aiohttp
 from netgain.cost.step_cost import StepCost
 from netgain.deciding.decide.context import context
 from netgain.deciding.decide.server import Served, served_model, whole_number
+from netgain.deciding.experiment.arm import Arm
 from netgain.deciding.experiment.arms.startup import bring_up, end
 from netgain.deciding.kv.asking import Asker
 from netgain.deciding.kv.break_even import break_evens
@@ -61,14 +62,14 @@ async def experiment(settings: Settings, narrator: Narrator) -> KVExperiment:
         stack.push_async_callback(end, first, narrator.found)
         await bring_up(first, settings.start_timeout_s)
         narrator.step(first.name)
-        served = await served_model(first.url)
+        served = await served_model(first.url, first.headers)
         _check_room(served, settings)
-        cost, without = await _know_step_cost(first.url)
+        cost, without = await _know_step_cost(first)
         for server in others:
             stack.push_async_callback(end, server, narrator.found)
             await bring_up(server, settings.start_timeout_s)
             narrator.step(server.name)
-        per_word = await tokens_per_word(first.url, served.name)
+        per_word = await tokens_per_word(first, served.name)
         conductor = Conductor(settings, launched, folder, narrator)
         trial = await conductor.conduct(Asker(served.name, settings.request_timeout_s), Writer(per_word, settings.seed))
         commands = {name: server.command for name, server in launched.items()}
@@ -111,15 +112,15 @@ def _check_room(served: Served, settings: Settings) -> None:
         )
 
 
-async def _know_step_cost(url: str) -> tuple[StepCost | None, str | None]:
+async def _know_step_cost(arm: Arm) -> tuple[StepCost | None, str | None]:
     """Have the engine measure what its steps cost, unless that is kept: the policy compares loads with it. Or why it could not be
     had. Servers that start later find it."""
     try:
         timeout = aiohttp.ClientTimeout(total=STEP_COST_TIMEOUT_S)
         query = {"budget_s": str(STEP_COST_BUDGET_S), "batch": "1"}
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{url}/netgain/step-cost", params=query) as answer,
+            aiohttp.ClientSession(timeout=timeout, headers=arm.headers) as session,
+            session.get(f"{arm.url}/netgain/step-cost", params=query) as answer,
         ):
             body = await answer.read()
             if answer.status != HTTPStatus.OK:

@@ -6,6 +6,7 @@ from http import HTTPStatus
 import aiohttp
 import msgspec
 
+from netgain.deciding.experiment.arm import Arm
 from netgain.errors import Unavailable
 from netgain.measuring.workload.item import Item
 
@@ -74,19 +75,19 @@ def items(texts: list[str], tag: str, output_tokens: int) -> tuple[Item, ...]:
     )
 
 
-async def tokens_per_word(url: str, model: str) -> float:
+async def tokens_per_word(arm: Arm, model: str) -> float:
     """Of such texts, as the server's tokenizer has it. Raises Unavailable."""
-    sample = Writer(1.0, 0).text(_SAMPLE_WORDS)
+    sample, url = Writer(1.0, 0).text(_SAMPLE_WORDS), f"{arm.url}/tokenize"
     try:
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         body = {"model": model, "prompt": sample}
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(f"{url}/tokenize", json=body) as answer,
+            aiohttp.ClientSession(timeout=timeout, headers=arm.headers) as session,
+            session.post(url, json=body) as answer,
         ):
             data = await answer.read()
             if answer.status != HTTPStatus.OK:
-                raise Unavailable(f"{url}/tokenize answered {answer.status}: {data[:200].decode(errors='replace')}")
+                raise Unavailable(f"{url} answered {answer.status}: {data[:200].decode(errors='replace')}")
         return msgspec.json.decode(data, type=_Tokenized).count / len(sample.split())
     except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError) as error:
-        raise Unavailable(f"{url}/tokenize did not tell how many tokens a text has ({error!r})") from error
+        raise Unavailable(f"{url} did not tell how many tokens a text has ({error!r})") from error
