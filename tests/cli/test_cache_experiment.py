@@ -8,6 +8,7 @@ import time
 import pytest
 
 from netgain.cli.main import run
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -36,13 +37,13 @@ def test_an_interruption_ends_what_was_being_started(number, tmp_path, leaves_no
     command = [sys.executable, "-m", "netgain.cli.main", "cache", "experiment", str(tmp_path), "--output", str(output)]
     (tmp_path / "config.json").write_text("{")  # whatever it holds: the interruption comes first
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + PATIENCE_S
     while not (output / "dram.log").exists():
         assert time.monotonic() < until_s
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, out + err
     assert "the servers that were started are gone" in out + err
     assert "Traceback" not in err

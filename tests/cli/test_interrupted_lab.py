@@ -139,7 +139,7 @@ def test_a_failure_in_the_middle_names_what_was_kept(tmp_path, workload, leaves_
             tmp_path, "compare", "--baseline", f"{tmp_path}/a.yaml", "--candidate", f"{tmp_path}/b.yaml", "--quick",
             "--workload", workload, "--max-tokens", "4",
         )  # fmt: skip
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, err
     assert "the stop hook of the candidate arm ended with code 9" in err
     assert "24 finished blocks kept: the same command with --resume" in out

@@ -9,6 +9,7 @@ import pytest
 
 from netgain.cli.main import run
 from tests.measuring.scripted_server import DONE, Script, ScriptedServer, chunk
+from tests.waiting import PATIENCE_S
 
 SAMPLES = Path(__file__).parents[1] / "measuring/measurement/samples"
 
@@ -96,7 +97,7 @@ async def test_the_exit_code_says_whether_there_is_a_figure(
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        out, err = await asyncio.wait_for(process.communicate(), 60)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert (process.returncode, err) == (code, b"")
     assert b"Latency from the scheduled time" in out
     assert (tmp_path / "out/measurement.json").is_file()
@@ -114,7 +115,7 @@ async def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_figures
         process = await asyncio.create_subprocess_exec(
             "bash", "-c", command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        out, err = await asyncio.wait_for(process.communicate(), 60)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 1, err
     assert b"Latency from the scheduled time" in out
     assert b"the load was sent, but cannot write" in err

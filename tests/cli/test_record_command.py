@@ -12,12 +12,13 @@ import pytest
 from netgain.cli.main import run
 from netgain.measuring.record.as_workload import load_traffic
 from tests.measuring.scripted_server import DONE, Script, ScriptedServer, chunk, final_usage
+from tests.waiting import PATIENCE_S
 
 CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "private " * 100}]}
 
 
 async def _first_line(stream: asyncio.StreamReader) -> str:
-    return (await asyncio.wait_for(stream.readline(), 30)).decode()
+    return (await asyncio.wait_for(stream.readline(), PATIENCE_S)).decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -38,7 +39,7 @@ async def test_a_recording_ends_whole_and_with_a_summary(number: int, tmp_path: 
                 async with session.post(f"{url}/chat/completions", json=CHAT) as response:
                     assert (await response.read()).endswith(DONE)
         process.send_signal(number)
-        out, err = await asyncio.wait_for(process.communicate(), 20)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert (process.returncode, err) == (0, b"")
     said = out.decode()
     assert said.startswith("3 requests, 0 failed")

@@ -21,6 +21,7 @@ from netgain.errors import UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item
+from tests.waiting import PATIENCE_S
 
 TOKENS = 8
 
@@ -300,13 +301,13 @@ async def test_cancelling_leaves_no_request_behind(arms):
             if link.status == psutil.CONN_ESTABLISHED and link.raddr and link.raddr.port in ports
         ]
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not held():
             await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while held():
             await asyncio.sleep(0.01)
 

@@ -28,6 +28,7 @@ from netgain.measuring.observe.exposition import read_exposition
 from netgain.measuring.observe.histogram import HistogramDelta
 from netgain.measuring.observe.names import engine_of
 from netgain.measuring.observe.window import observed
+from tests.waiting import PATIENCE_S
 
 RULE = Rollback(
     window_requests=10,
@@ -345,7 +346,7 @@ async def test_watching_ends_with_the_command_when_the_rule_says_so(make_record,
         while "a window begins" not in capsys.readouterr().out:
             await asyncio.sleep(0.02)
         service.serve(make_record, 12, token_s=0.02)
-        assert await asyncio.wait_for(watching, 20) == 4
+        assert await asyncio.wait_for(watching, PATIENCE_S) == 4
     assert (tmp_path / "ran").exists()
 
 
@@ -358,7 +359,7 @@ async def test_a_rollback_command_that_hangs_is_ended_with_what_it_started(make_
         asked = ["--once", "--state", str(tmp_path / "state"), "--on-rollback", hangs, "--on-rollback-limit", "500ms"]
         assert await asyncio.to_thread(run, ["guard", str(tmp_path), url, *asked]) == 3
         service.serve(make_record, 12, token_s=0.02)
-        assert await asyncio.wait_for(asyncio.to_thread(run, ["guard", str(tmp_path), url, *asked]), 20) == 4
+        assert await asyncio.wait_for(asyncio.to_thread(run, ["guard", str(tmp_path), url, *asked]), PATIENCE_S) == 4
     assert "took longer than 500ms and was ended" in capfd.readouterr().out
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 

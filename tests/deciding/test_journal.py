@@ -21,6 +21,7 @@ from netgain.errors import Unavailable, UsageError
 from netgain.measuring.client.options import Options
 from netgain.measuring.workload.item import Item
 from tests.deciding.arms.engine_double import EngineDouble
+from tests.waiting import PATIENCE_S
 
 SUBJECT = {
     "design": {"groups": [["a", "b"], ["c"]], "concurrency": 1},
@@ -56,7 +57,7 @@ async def test_a_killed_run_goes_on_after_its_last_finished_block(tmp_path):
             [sys.executable, "-c", KILLED, server.url, str(path)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not path.exists() or path.read_bytes().count(b"\n") < 4:
                 await asyncio.sleep(0.02)
         lab.send_signal(signal.SIGKILL)

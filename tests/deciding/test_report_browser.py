@@ -15,6 +15,7 @@ from netgain.deciding.experiment.arms.settings_told import ArmSettings
 from netgain.deciding.report.write import write_report
 from tests.deciding.test_report import adopted
 from tests.deciding.test_report_access import luminance
+from tests.waiting import PATIENCE_S
 
 __all__ = ["adopted"]  # a fixture
 
@@ -83,7 +84,7 @@ async def page(requires_browser, tmp_path) -> AsyncIterator[Page]:
         with suppress(ProcessLookupError):
             browser.terminate()
         try:
-            await asyncio.wait_for(browser.wait(), 20)
+            await asyncio.wait_for(browser.wait(), PATIENCE_S)
         except TimeoutError:
             browser.kill()
             await browser.wait()

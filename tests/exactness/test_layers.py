@@ -15,6 +15,7 @@ from netgain.serving.engine.request import SamplingParams
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.llm import LLM
 from netgain.serving.tiers.object import unpack_head
+from tests.waiting import PATIENCE_S
 
 SAMPLING = (
     SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True),
@@ -67,7 +68,7 @@ def stored(llm: LLM) -> None:
     one = llm.built.engine
     while one.has_work:
         asyncio.run(one.step())
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + PATIENCE_S
     while any(value for name, value in one.tier_counters().items() if name.startswith("tier_queued_bytes")):
         assert time.monotonic() < until_s, "the tiers do not take what they are given"
         time.sleep(0.01)

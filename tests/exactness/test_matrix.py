@@ -9,6 +9,7 @@ import pytest
 from netgain.serving.engine.request import SamplingParams
 from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.llm import LLM, Completion
+from tests.waiting import PATIENCE_S
 
 OUTPUT = 40
 SAMPLING = {
@@ -195,7 +196,7 @@ def stored(llm: LLM) -> None:
     one = llm.built.engine
     while one.has_work:
         asyncio.run(one.step())
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + PATIENCE_S
     while any(value for name, value in one.tier_counters().items() if name.startswith("tier_queued_bytes")):
         assert time.monotonic() < until_s, "the tiers do not take what they are given"
         time.sleep(0.01)

@@ -21,6 +21,7 @@ from netgain.ledger.stage import Stage
 from netgain.ledger.timeline import tile
 from netgain.ledger.tracing import Exported, TracedChoice, TracedRequest, Tracing
 from tests.ledger.otlp_receiver import Receiver, attributes_of
+from tests.waiting import PATIENCE_S
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -274,7 +275,7 @@ def test_an_export_that_raises_is_counted_and_tried_again() -> None:
 
     tracing = Tracing(export)
     tracing.finished(_request())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while not answers and time.monotonic() < deadline:
         time.sleep(0.01)
     tracing.finished(_request())

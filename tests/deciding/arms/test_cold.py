@@ -14,6 +14,7 @@ from netgain.deciding.experiment.conduct import Asking
 from netgain.measuring.client.options import Options
 from tests.deciding.arms import engine_double
 from tests.deciding.arms.engine_double import EngineDouble
+from tests.waiting import PATIENCE_S
 
 
 @asynccontextmanager
@@ -130,7 +131,7 @@ async def test_a_second_cache_that_the_user_asked_for_is_what_ran_and_is_not_cal
     arm = launched_llama_cpp("baseline", "m.gguf", (), tmp_path / "arm.log", starting)
     await arm.start()
     try:
-        await arm.ready(20.0)
+        await arm.ready(PATIENCE_S)
         found = await verify_cold(arm, Asking(model="m", options=Options(server_record=False), salted=False))
     finally:
         await arm.stop()

@@ -14,6 +14,7 @@ from netgain.deciding.experiment.arms.hooked import HookedArm
 from netgain.deciding.experiment.arms.hooks import hooks_from, read_hooks
 from netgain.deciding.experiment.arms.startup import end
 from netgain.errors import Unavailable, UsageError
+from tests.waiting import PATIENCE_S
 
 SERVER = f"{shlex.quote(sys.executable)} -m http.server --bind 127.0.0.1 $NETGAIN_PORT"
 
@@ -43,7 +44,7 @@ def unused_port():
 
 
 def gone(pid):
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until, f"process {pid} is still there"
         time.sleep(0.02)
@@ -53,7 +54,7 @@ async def test_hooks_start_a_server_that_outlives_them_and_stop_it(hooks, tmp_pa
     observe = """echo '{"cpu_s": 1.5, "resident_bytes": 10, "processes": 2}'"""
     arm = HookedArm("candidate", hooks(observe=observe), ("--k", "a b"))
     await arm.start()
-    await arm.ready(20.0)
+    await arm.ready(PATIENCE_S)
     pid = int((tmp_path / "pid").read_text())
     assert arm.observe().cpu_s == 1.5
     await arm.stop()
@@ -108,7 +109,7 @@ def test_kill_9_of_netgain_still_runs_the_stop_hook(tmp_path):
         assert lab.stdout.readline() == b"started\n"
         assert not (tmp_path / "stopped").exists()
         lab.send_signal(signal.SIGKILL)
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while not (tmp_path / "stopped").exists():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -127,7 +128,7 @@ def test_kill_9_while_the_start_hook_runs_leaves_nothing_deployed_behind_the_sto
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as lab:
         assert lab.stdout.readline() == b"started\n"
         lab.send_signal(signal.SIGKILL)
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while not (tmp_path / "stopped").exists():
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -10,6 +10,7 @@ import pytest
 
 from netgain.deciding.experiment.arms.idle import find_spinners, give_turn
 from netgain.deciding.experiment.arms.launched import LaunchedServer, Program
+from tests.waiting import PATIENCE_S
 
 SERVER = """
 import http.server, sys, threading, time
@@ -40,7 +41,7 @@ def arm(name, folder, way):
 
 
 async def settled(process, status):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while (process.status() == psutil.STATUS_STOPPED) is not status:
             await asyncio.sleep(0.01)
 
@@ -54,7 +55,7 @@ async def test_only_the_spinning_arm_is_frozen_and_only_while_another_has_its_tu
     try:
         for each in arms.values():
             await each.start()
-            await each.ready(20.0)
+            await each.ready(PATIENCE_S)
         assert await find_spinners(arms.values()) == ("baseline",)
         (guard,) = (child for child in psutil.Process().children() if "spins" in child.cmdline())
         (server,) = guard.children()
@@ -65,7 +66,7 @@ async def test_only_the_spinning_arm_is_frozen_and_only_while_another_has_its_tu
         give_turn(arms, "candidate")
         give_turn(arms, None)
         await settled(server, False)
-        await arms["baseline"].ready(5.0)
+        await arms["baseline"].ready(PATIENCE_S)
         give_turn(arms, "candidate")
     finally:
         for each in arms.values():
@@ -81,7 +82,7 @@ async def test_a_server_that_comes_near_what_voids_a_run_is_frozen_too(tmp_path,
     murmuring = arm("baseline", tmp_path, "murmurs")
     try:
         await murmuring.start()
-        await murmuring.ready(20.0)
+        await murmuring.ready(PATIENCE_S)
         assert await find_spinners((murmuring,)) == ("baseline",)
     finally:
         await murmuring.stop()

@@ -16,6 +16,7 @@ from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item
 from tests.deciding.arms import engine_double
 from tests.deciding.arms.engine_double import EngineDouble
+from tests.waiting import PATIENCE_S
 
 KEY = "Bearer s3cret"
 ITEM = Item(id="i", category="c", max_tokens=1, prompt="a b c", temperature=0.0)
@@ -37,7 +38,7 @@ async def test_a_hooked_arm_behind_a_key_is_ready_reset_and_counted(locked, tmp_
     arm = launched(hooked(locked.url), "candidate", tmp_path, headers=headers)
     await arm.start()
     try:
-        await arm.ready(20.0)
+        await arm.ready(PATIENCE_S)
         log = FigureLog()
         await log.begin({"candidate": arm})
         done = await run(arm.url, "m", [ITEM], Closed(1), Options(headers=headers))
@@ -92,9 +93,9 @@ async def test_a_server_that_was_started_here_wants_its_key_too(tmp_path, keyed)
     try:
         await arm.start()
         if keyed:
-            await arm.ready(20.0)
+            await arm.ready(PATIENCE_S)
         else:
             with pytest.raises(UsageError, match="the baseline server wants a key"):
-                await arm.ready(20.0)
+                await arm.ready(PATIENCE_S)
     finally:
         await arm.stop()

@@ -14,6 +14,7 @@ import pytest
 from netgain.deciding.experiment.arms.netgain import launched_netgain
 from netgain.deciding.experiment.arms.starting import Starting
 from netgain.errors import Unavailable, UsageError
+from tests.waiting import PATIENCE_S
 
 SERVER = f"""#!{sys.executable}
 import http.server, os, signal, subprocess, sys, time
@@ -67,14 +68,14 @@ def family():
 async def test_it_becomes_ready_is_observed_and_leaves_nothing(scripted, leaves_no_process, family, mode):
     arm = scripted(mode)
     await arm.start()
-    await arm.ready(20.0)
+    await arm.ready(PATIENCE_S)
     seen = arm.observe()
     assert seen.processes == 2
     assert seen.cpu_s > 0.0
     assert seen.resident_bytes > 1_000_000
     started = family()
     await arm.stop()
-    _, alive = psutil.wait_procs(started, timeout=5)
+    _, alive = psutil.wait_procs(started, timeout=PATIENCE_S)
     assert not alive
     await arm.stop()
     assert arm.observe() is None
@@ -84,7 +85,7 @@ async def test_a_server_that_ends_while_starting_shows_its_log(scripted, leaves_
     arm = scripted("fails")
     await arm.start()
     with pytest.raises(Unavailable, match=r"code 3[\s\S]*the model is missing"):
-        await arm.ready(20.0)
+        await arm.ready(PATIENCE_S)
     await arm.stop()
 
 
@@ -112,7 +113,7 @@ async def test_a_server_killed_by_a_signal_while_starting_is_said_to_be(scripted
     arm = scripted("crashes")
     await arm.start()
     with pytest.raises(Unavailable, match=r"was ended by SIGSEGV while starting[\s\S]*mode crashes"):
-        await arm.ready(20.0)
+        await arm.ready(PATIENCE_S)
     await arm.stop()
 
 
@@ -133,7 +134,7 @@ async def test_a_pinned_port_is_kept_over_starts_and_refused_while_another_has_i
             await arm.start()
     for _ in range(2):
         await arm.start()
-        await arm.ready(20.0)
+        await arm.ready(PATIENCE_S)
         assert arm.url == f"http://127.0.0.1:{port}"
         await arm.stop()
 
@@ -148,7 +149,7 @@ async def main():
     )
     arm = LaunchedServer("candidate", program, Path(sys.argv[1]).with_name("arm.log"))
     await arm.start()
-    await arm.ready(20.0)
+    await arm.ready(90.0)
     print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
     time.sleep(600)
 asyncio.run(main())
@@ -165,14 +166,14 @@ def test_kill_9_of_netgain_takes_the_server_with_it_and_children_in_sessions_of_
         started = [psutil.Process(int(pid)) for pid in lab.stdout.readline().split()]
         assert len(started) == 3, "the keeper, the server and its child"
         lab.send_signal(signal.SIGKILL)
-    _, alive = psutil.wait_procs(started, timeout=15)
+    _, alive = psutil.wait_procs(started, timeout=PATIENCE_S)
     assert not alive
 
 
 async def test_cancelling_the_stop_still_kills_a_stubborn_server(scripted, leaves_no_process, family):
     arm = scripted("stubborn")
     await arm.start()
-    await arm.ready(20.0)
+    await arm.ready(PATIENCE_S)
     stopping = asyncio.create_task(arm.stop())
     await asyncio.sleep(0.3)
     stopping.cancel()
@@ -193,16 +194,16 @@ async def test_a_frozen_server_answers_again_after_it_is_resumed_and_can_be_stop
 ):
     arm = scripted("plain")
     await arm.start()
-    await arm.ready(20.0)
+    await arm.ready(PATIENCE_S)
     (guard,) = (child for child in family() if child.ppid() == os.getpid())
     members = guard.children(recursive=True)
     arm.pause()
-    async with asyncio.timeout(10):  # the kernel stops a process when it next leaves the processor
+    async with asyncio.timeout(PATIENCE_S):  # the kernel stops a process when it next leaves the processor
         while {member.status() for member in members} != {psutil.STATUS_STOPPED}:
             await asyncio.sleep(0.01)
     arm.resume()
-    await arm.ready(10.0)
+    await arm.ready(PATIENCE_S)
     arm.pause()
     await arm.stop()
-    _, alive = psutil.wait_procs(members, timeout=5)
+    _, alive = psutil.wait_procs(members, timeout=PATIENCE_S)
     assert not alive

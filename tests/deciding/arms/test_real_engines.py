@@ -21,6 +21,7 @@ from netgain.measuring.observe.scrape import Watch
 from netgain.measuring.workload.arrivals import Closed
 from netgain.measuring.workload.item import Item
 from tests.deciding.arms.real_engines import ITEM, is_checked, llama_cpp, switch_of, vllm
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(1200)]
 
@@ -72,7 +73,7 @@ async def check(arm, switch, salted):
         assert cost is not None, missing
     finally:
         await arm.stop()
-    _, alive = psutil.wait_procs(members, timeout=10)
+    _, alive = psutil.wait_procs(members, timeout=PATIENCE_S)
     assert not alive
     return configuration, cold
 

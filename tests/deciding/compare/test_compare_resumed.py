@@ -16,6 +16,7 @@ from netgain.deciding.experiment.journal import FILE, finished_blocks
 from netgain.errors import UsageError
 from netgain.measuring.measurement.result import Server
 from tests.deciding.compare.paced_server import paced_server
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("leaves_no_process")
 
@@ -38,12 +39,12 @@ def killed(arguments, folder):
     """What the journal held when the run was killed in the middle."""
     command = [sys.executable, "-m", "netgain.cli.main", *arguments, "--output", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    until_s = time.monotonic() + 60.0
+    until_s = time.monotonic() + PATIENCE_S
     while finished_blocks(folder / FILE) < 9 and process.poll() is None:
         assert time.monotonic() < until_s
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    _, said = process.communicate(timeout=10.0)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL, said
     text = (folder / FILE).read_bytes()
     return text[: text.rindex(b"\n") + 1]

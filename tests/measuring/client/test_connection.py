@@ -13,6 +13,7 @@ from netgain.measuring.client.run import run
 from netgain.measuring.workload.arrivals import Closed
 from tests.measuring.scripted_server import DONE, chunk
 from tests.measuring.timing import LOOSE, items
+from tests.waiting import PATIENCE_S
 
 STREAMS = 40
 READING_S = 0.005
@@ -177,7 +178,7 @@ def test_an_idle_connection_that_speaks_unasked_is_not_used_again() -> None:
             assert connections.kept() is connection
             connections.give_back(connection)
             looked.set()
-            async with asyncio.timeout(10):  # until what was said has arrived
+            async with asyncio.timeout(PATIENCE_S):  # until what was said has arrived
                 while (again := connections.kept()) is not None:
                     connections.give_back(again)
                     await asyncio.sleep(0.01)
@@ -234,7 +235,7 @@ async def test_a_connection_gone_before_anything_is_written_is_told() -> None:
             await asyncio.sleep(0.01)
         told = Told()
         connection.send(b"x", told)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while told.closed_s is None:
                 await asyncio.sleep(0.001)
     server.close()

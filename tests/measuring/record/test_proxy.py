@@ -18,6 +18,7 @@ from netgain.measuring.record.journal import Journal, read_recording
 from netgain.measuring.record.proxy import Proxy
 from netgain.measuring.record.recorder import Recorder
 from tests.measuring.scripted_server import DONE, Script, ScriptedServer, Seen, chunk, event, final_usage
+from tests.waiting import PATIENCE_S
 
 CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "a secret question"}]}
 
@@ -140,7 +141,7 @@ async def test_a_stream_arrives_chunk_by_chunk_and_byte_by_byte(tmp_path: Path) 
     async with _serving(app) as url, _recording(url, tmp_path / "r") as proxy, aiohttp.ClientSession() as session:
         got: list[bytes] = []
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(PATIENCE_S),
             session.post(proxy.url + "/v1/chat/completions", json=CHAT) as response,
         ):
             async for piece in response.content.iter_any():
@@ -165,7 +166,7 @@ async def test_the_head_of_a_stream_does_not_wait_for_its_first_chunk(tmp_path: 
     async with _serving(app) as url, _recording(url, tmp_path / "r") as proxy, aiohttp.ClientSession() as session:
         for _ in range(2):
             has_head.clear()
-            async with asyncio.timeout(20), session.post(proxy.url + "/v1/x", data=b"{}") as response:
+            async with asyncio.timeout(PATIENCE_S), session.post(proxy.url + "/v1/x", data=b"{}") as response:
                 has_head.set()
                 assert await response.read() == DONE
 
@@ -248,12 +249,12 @@ async def test_a_client_that_hangs_up_ends_its_request_upstream(after_first_chun
     async with _serving(app) as url, _recording(url, tmp_path / "r") as proxy:
         async with aiohttp.ClientSession() as session:
             asking = asyncio.create_task(session.post(proxy.url + "/v1/chat/completions", json=CHAT))
-            await asyncio.wait_for(began.wait(), 5)
+            await asyncio.wait_for(began.wait(), PATIENCE_S)
             if after_first_chunk:
                 (await asking).close()
             else:
                 asking.cancel()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
         (entry,) = proxy.entries()
     assert entry.error is not None
     assert "client left" in entry.error

@@ -27,6 +27,7 @@ from tests.serving.engine.tiered import (
     shaped,
     text,
 )
+from tests.waiting import PATIENCE_S
 
 
 async def test_a_prefix_that_comes_back_gives_the_same_tokens() -> None:
@@ -318,7 +319,7 @@ def test_whatever_goes_wrong_no_token_is_wrong(seed: int, thread: bool) -> None:
                 engine.scheduler.pool.clear_cache()
         await served.run()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
     assert served.last.keys() == requests.keys()
     for one in requests.values():
         if served.last[one.id].finish_reason == "abort":

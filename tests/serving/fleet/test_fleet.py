@@ -18,6 +18,7 @@ from netgain.serving.fleet.health import ReplicaState
 from netgain.serving.fleet.pace import Pace
 from netgain.serving.fleet.reply import Delivery, EngineLost, Loss
 from netgain.serving.runtime.config import EngineConfig, FleetSettings, ModelSettings, SchedulerSettings
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("leaves_no_process")
 
@@ -52,7 +53,7 @@ async def test_requests_are_served_aborted_and_refused(config):
         fleet.submit(request("a", "s"), events.put_nowait)
         tokens: list[int] = []
         while True:
-            event = await asyncio.wait_for(events.get(), 10)
+            event = await asyncio.wait_for(events.get(), PATIENCE_S)
             assert isinstance(event, Delivery)
             tokens += event.output.tokens
             if event.output.finish_reason is not None:
@@ -62,15 +63,15 @@ async def test_requests_are_served_aborted_and_refused(config):
         assert fleet.health().replicas[0].in_flight == 0
 
         ticket = fleet.submit(request("b", "l", 4000), events.put_nowait)
-        await asyncio.wait_for(events.get(), 10)
+        await asyncio.wait_for(events.get(), PATIENCE_S)
         ticket.abort()
-        while (event := await asyncio.wait_for(events.get(), 10)).output.finish_reason is None:
+        while (event := await asyncio.wait_for(events.get(), PATIENCE_S)).output.finish_reason is None:
             pass
         assert event.output.finish_reason == "abort"
         ticket.abort()  # over: nothing happens
 
         fleet.submit(request("c", "l", 10**6), events.put_nowait)
-        event = await asyncio.wait_for(events.get(), 10)
+        event = await asyncio.wait_for(events.get(), PATIENCE_S)
         assert isinstance(event, Loss)
         assert isinstance(event.error, RequestRejected)
         assert event.error.parameter == "max_tokens"
@@ -84,10 +85,10 @@ async def test_a_killed_engine_is_named_told_and_replaced(config):
     try:
         events: asyncio.Queue[Delivery | Loss] = asyncio.Queue()
         fleet.submit(request("a", "l", 4000), events.put_nowait)
-        await asyncio.wait_for(events.get(), 10)
+        await asyncio.wait_for(events.get(), PATIENCE_S)
         pid = fleet.health().replicas[0].pid
         os.kill(pid, signal.SIGKILL)
-        while isinstance(event := await asyncio.wait_for(events.get(), 5), Delivery):
+        while isinstance(event := await asyncio.wait_for(events.get(), PATIENCE_S), Delivery):
             pass
         assert isinstance(event.error, EngineLost)
         assert f"engine process {pid} was killed by signal 9 (SIGKILL)" in str(event.error)
@@ -100,7 +101,7 @@ async def test_a_killed_engine_is_named_told_and_replaced(config):
         assert fleet.health().replicas[0].restarts == 1
         assert fleet.health().replicas[0].pid != pid
         fleet.submit(request("c", "s"), events.put_nowait)
-        assert isinstance(await asyncio.wait_for(events.get(), 10), Delivery)
+        assert isinstance(await asyncio.wait_for(events.get(), PATIENCE_S), Delivery)
     finally:
         await fleet.close()
 
@@ -245,7 +246,7 @@ async def test_an_engine_that_never_comes_back_is_given_up(tmp_path):
     settings = SETTINGS.model_copy(update={"restart_backoff_s": 0.0, "max_failures": 3})
     fleet = Fleet(EngineConfig(), settings, command=script(text))
     await fleet.start()
-    cause = await asyncio.wait_for(fleet.given_up(), 10)
+    cause = await asyncio.wait_for(fleet.given_up(), PATIENCE_S)
     assert "failed 3 times in a row" in cause
     assert "exited with code 7" in cause
     assert not fleet.health().ready
@@ -282,7 +283,7 @@ async def test_a_long_step_is_no_hang_until_it_exceeds_its_own_limit(config, ste
         long = Request(id="a", prompt=(70,) * 400, sampling=SamplingParams(max_tokens=1, temperature=0))
         started = time.monotonic()
         fleet.submit(long, events.put_nowait)
-        event = await asyncio.wait_for(events.get(), 60)
+        event = await asyncio.wait_for(events.get(), PATIENCE_S)
         if survives:
             assert time.monotonic() - started > settings.hang_timeout_s
             assert isinstance(event, Delivery)

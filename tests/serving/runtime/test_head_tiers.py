@@ -13,6 +13,7 @@ from netgain.serving.runtime.config import EngineConfig
 from netgain.serving.runtime.llm import LLM
 from netgain.serving.tiers.object import unpack_head
 from tests.serving.runtime.heads import write_head
+from tests.waiting import PATIENCE_S
 
 PROMPTS = [[1, 5, 256, 40] * 24 + [number] for number in range(3)]
 GREEDY = SamplingParams(max_tokens=48, temperature=0.0, ignore_eos=True)
@@ -34,7 +35,7 @@ def forget_the_device(llm):
     one = llm.built.engine
     while one.has_work:
         asyncio.run(one.step())
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + PATIENCE_S
     while any(value for name, value in one.tier_counters().items() if name.startswith("tier_queued_bytes")):
         assert time.monotonic() < until_s
         time.sleep(0.005)

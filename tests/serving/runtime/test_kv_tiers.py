@@ -30,6 +30,7 @@ from netgain.serving.tiers.object import Expected, Shape
 from netgain.serving.tiers.tier import TierOptions
 from tests.serving.model.conftest import byte_tokenizer
 from tests.serving.tiers.servers import s3, valkey
+from tests.waiting import PATIENCE_S
 
 OUTPUT = 12
 SAMPLING = SamplingParams(max_tokens=OUTPUT, temperature=0.7, seed=3, ignore_eos=True)
@@ -95,7 +96,7 @@ def settle(llm: LLM) -> None:
     one = llm.built.engine
     while one.has_work:
         asyncio.run(one.step())
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + PATIENCE_S
     while any(value for name, value in one.tier_counters().items() if name.startswith("tier_queued_bytes")):
         assert time.monotonic() < until_s
         time.sleep(0.005)
@@ -153,7 +154,7 @@ def test_another_process_loads_what_a_killed_one_stored(
     assert writer.stdout is not None
     for _ in range(3):
         assert writer.stdout.readline()
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + PATIENCE_S
     while len(list((tmp_path / "kv").rglob("*.kv"))) < 16:  # of the first prompts, in order: what they share is there
         assert time.monotonic() < until_s
         time.sleep(0.01)

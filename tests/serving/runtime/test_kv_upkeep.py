@@ -35,6 +35,7 @@ from tests.serving.runtime.test_kv_tiers import (
     settings,
     settle,
 )
+from tests.waiting import PATIENCE_S
 
 __all__ = ["expected", "folder"]
 
@@ -206,7 +207,7 @@ def test_a_thousand_flipped_bits_change_no_token(folder: Path, tmp_path: Path) -
 
 def stored(llm: LLM) -> None:
     """Everything that is to be stored is; the device keeps what it has."""
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + PATIENCE_S
     while any(value for name, value in llm.built.engine.tier_counters().items() if "tier_queued_bytes" in name):
         assert time.monotonic() < until_s
         time.sleep(0.005)
@@ -216,7 +217,7 @@ def purge(llm: LLM, *tenants: str) -> EnginePurged:
     """What the engine says that it forgot."""
     told: list[EnginePurged] = []
     llm.built.purging.purge(frozenset(tenants), told.append)
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + PATIENCE_S
     while not told:
         assert time.monotonic() < until_s
         time.sleep(0.005)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.waiting import PATIENCE_S
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -45,7 +47,7 @@ class Server:
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=PATIENCE_S)
 
     def restart(self) -> None:
         self.kill()
@@ -59,7 +61,7 @@ class Server:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
                 return process

@@ -11,6 +11,7 @@ from redis.asyncio import Connection
 
 from netgain.serving.tiers.bulk import receive
 from netgain.serving.tiers.staging import Staging
+from tests.waiting import PATIENCE_S
 
 GET = (b"GET", b"key")
 
@@ -85,7 +86,7 @@ async def test_answers_come_whole_however_they_are_cut(seed: int) -> None:
 async def test_what_is_no_answer_closes_the_connection(pieces: list[bytes], error: type[Exception]) -> None:
     server, connection = await connected(pieces)
     with pytest.raises(error):
-        await asyncio.wait_for(receive(connection, [GET], Staging(1 << 16)), 10)
+        await asyncio.wait_for(receive(connection, [GET], Staging(1 << 16)), PATIENCE_S)
     assert not connection.is_connected
     server.close()
 

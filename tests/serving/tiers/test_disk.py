@@ -25,6 +25,7 @@ from netgain.serving.tiers.object import Reason, unpack
 from netgain.serving.tiers.pinning import Pinning
 from netgain.serving.tiers.tier import Tier, TierOptions
 from tests.serving.tiers.samples import packed, several
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 CAPACITY = 1 << 26
@@ -253,7 +254,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_used(tmp_path: Pat
         assert writer.stdout.readline() == "writing\n"
         time.sleep(0.02 * (1 + round_ % 5))
         writer.send_signal(signal.SIGKILL)
-        writer.wait(timeout=30)
+        writer.wait(timeout=PATIENCE_S)
         writer.stdout.close()
         medium = DiskMedium(folder, LRU(1 << 40))
         leftovers += medium.usage().leftovers
@@ -305,7 +306,7 @@ async def test_a_full_file_system_is_read_but_not_written_for_a_while(small_file
     assert [data is not None for data in found] == [True] * written + [False]
     assert not list(small_file_system.rglob("*.tmp"))
     await tier.delete([packed(number)[0] for number in range(5)])
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + PATIENCE_S
     while not await tier.put(*packed(1000)):
         assert time.monotonic() < until_s, "it is never written again"
         time.sleep(0.05)
@@ -362,7 +363,7 @@ async def test_the_cap_holds_for_all_who_share_a_folder_after_a_rescan(tmp_path:
     one, other = (disk(tmp_path, capacity=6 * size, rescan_s=0.0) for _ in range(2))
     for number in range(40):
         await (one if number % 2 else other).put(*packed(number))
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + PATIENCE_S
     while len(files(tmp_path)) > 6:  # rescans go on behind writers
         assert time.monotonic() < until_s
         await other.put(*packed(0))

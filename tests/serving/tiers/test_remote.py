@@ -15,6 +15,7 @@ from netgain.serving.tiers.tier import Tier, TierOptions
 from tests.serving.tiers.links import link
 from tests.serving.tiers.samples import packed, several
 from tests.serving.tiers.servers import Server, valkey
+from tests.waiting import PATIENCE_S
 
 TIMEOUT_S = 0.5
 BOUND_S = 3.0  # of one wait, on a busy machine
@@ -42,7 +43,7 @@ async def closing(tier: Tier) -> AsyncIterator[Tier]:
 
 async def used_again(tier: Tier, address: bytes, data: bytes) -> bool:
     """Whether storing and reading works again, with nobody doing anything about it but asking now and then."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         if await tier.put(address, data) and await tier.get([address]) == [data]:
             return True
@@ -76,7 +77,7 @@ async def test_killed_in_the_middle_of_a_transfer_what_came_is_right_and_the_res
         while tier.stats().loaded.objects < 8:
             await asyncio.sleep(0)
         server.kill()
-        found = await asyncio.wait_for(loading, 30)
+        found = await asyncio.wait_for(loading, PATIENCE_S)
         assert any(data is not None for data in found)
         assert found[-1] is None
         assert all(got is None or got == data for got, data in zip(found, objects.values(), strict=True))

@@ -19,6 +19,7 @@ from netgain.serving.runtime.llm import LLM
 from netgain.serving.training.inspect import inspect
 from netgain.serving.training.prompts import Prompt
 from netgain.serving.training.train import Recipe, train
+from tests.waiting import PATIENCE_S
 
 TEXTS = ("abcabc", "who goes there", "12, 13, 14", "ab", "zz top", "the end", "once more", "x", "y", "q w e", "7", "no")
 PROMPTS = tuple(Prompt(messages=({"role": "user", "content": text},)) for text in TEXTS)
@@ -42,7 +43,7 @@ def in_process(target, out, recipe) -> subprocess.Popen[str]:
 
 
 def wait_for(path: Path, process) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + PATIENCE_S
     while not path.exists():
         assert process.poll() is None, "the training ended too soon"
         assert time.monotonic() < end

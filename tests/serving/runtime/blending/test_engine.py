@@ -17,6 +17,7 @@ from netgain.serving.tiers.blending.selection import Deviating, First, Naive
 from netgain.serving.tiers.object import unpack_head
 from netgain.serving.tiers.vault_file import destroy_keys
 from tests.serving.runtime.blending.test_join import FIRST, PREFIX, PROMPT, QUESTION, SECOND
+from tests.waiting import PATIENCE_S
 
 SPANS = ((len(PREFIX), len(PREFIX) + len(FIRST)), (len(PREFIX) + len(FIRST) + 2, len(PROMPT) - len(QUESTION)))
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
@@ -212,7 +213,7 @@ def test_a_chunk_that_is_sooner_computed_is_left_in_its_tier(tiny, tmp_path):
     with LLM(in_tiers(folder, f"{tier}?bandwidth=40KB/s")) as reader:
         ask(reader, Naive())  # what computing a chunk takes
         (learnt,) = ask(reader, Naive(), others[0])
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + PATIENCE_S
         while "tier_load_bytes_per_s/disk" not in reader.built.engine.tier_counters():
             assert time.monotonic() < until_s
             time.sleep(0.05)
@@ -238,7 +239,7 @@ def test_what_is_purged_while_it_runs_leaves_no_chunk_behind(tiny, tmp_path):
         one.submit(Request(id="runs", prompt=PROMPT, sampling=GREEDY, salt=Scope(tenant="acme").salt, chunks=chunks))
         asyncio.run(one.step())
         llm.built.purging.purge(frozenset({"acme"}), told.append)
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + PATIENCE_S
         while not told:
             assert time.monotonic() < until_s
             time.sleep(0.005)
