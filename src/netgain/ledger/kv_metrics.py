@@ -59,6 +59,8 @@ TIER_COUNTERS: Mapping[str, tuple[str, str]] = {
     "tier_promoted": ("netgain_kv_tier_promoted", "Objects read from a tier and offered to the faster ones."),
     "tier_demoted": ("netgain_kv_tier_demoted", "Objects that a tier gave up and the next slower one was offered."),
     "tier_not_admitted": ("netgain_kv_tier_not_admitted", "Blocks that the rule of a tier kept out of it."),
+    "tier_pins_refused": ("netgain_kv_tier_pins_refused", "Objects not pinned: their tenant had its share."),
+    "tier_pins_taken_back": ("netgain_kv_tier_pins_taken_back", "Objects no longer pinned: other tenants asked."),
     "tier_breaker_opened": ("netgain_kv_tier_breaker_opened", "Times a tier failed and was left alone."),
 }
 REASON_COUNTERS: Mapping[str, tuple[str, str]] = {
@@ -85,6 +87,7 @@ CODEC_GAUGES: Mapping[str, tuple[str, str]] = {
 TIER_GAUGES: Mapping[str, tuple[str, str]] = {
     "tier_bytes": ("netgain_kv_tier_bytes", "Bytes that a tier holds, where it can tell."),
     "tier_queued_bytes": ("netgain_kv_tier_queued_bytes", "Bytes waiting to be stored in a tier."),
+    "tier_pinned_bytes": ("netgain_kv_tier_pinned_bytes", "Bytes that pins keep from eviction."),
     "tier_broken": ("netgain_kv_tier_broken", "1 while a tier is left alone because it failed."),
     "tier_load_latency_s": ("netgain_kv_tier_load_latency_seconds", "Latency of reading, as learnt."),
     "tier_load_bytes_per_s": ("netgain_kv_tier_load_bytes_per_second", "Bandwidth of reading, as learnt."),

@@ -262,6 +262,24 @@ async def test_a_session_that_asked_is_still_there_after_a_flood(asked_s: float,
     assert (served.kv("back").loaded_tokens == 28) == kept
 
 
+async def test_a_tenant_that_pins_all_it_can_leaves_the_sessions_of_another_their_part() -> None:
+    medium = DramMedium(Pinning(LRU(9_000)))
+    served = Served(make_engine(WallClock(), medium, policy="always"))
+    greedy, modest = Scope("greedy").salt, Scope("modest").salt
+    for number in range(6):
+        await served.run(request(f"takes{number}", text(number, 30), pin_s=600.0, salt=greedy))
+    await served.settle()
+    await served.run(request("session", text(50, 30), pin_s=600.0, salt=modest))
+    for number in range(6, 20):
+        await served.run(request(f"flood{number}", text(number, 30), pin_s=600.0, salt=greedy))
+    await served.settle()
+    await served.run(request("back", text(50, 30), salt=modest))
+    assert served.kv("back").loaded_tokens == 28
+    counters = served.engine.tier_counters()
+    assert counters["tier_pins_refused/tier0"] > 0
+    assert counters["tier_pinned_bytes/tier0"] <= 4_500
+
+
 async def test_what_is_in_a_slow_tier_is_stored_in_the_fast_one_only() -> None:
     """And it is loaded whole past a fast tier too small for it. sgl-project/sglang#40193: such a hit was cut without a word.
     sgl-project/sglang#33862: a fast tier too small kept everything from the slow one."""

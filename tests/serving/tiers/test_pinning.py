@@ -150,3 +150,75 @@ def test_pinning_the_same_keys_again_and_again_takes_no_more_memory() -> None:
     time.now_s += 1.0
     eviction.pin([], for_s=1.0)
     assert eviction.pinned_bytes == 0
+
+
+def filled(eviction: Pinning, numbers: range) -> list[bytes]:
+    """Keys that are kept."""
+    keys = [key(number) for number in numbers]
+    for one in keys:
+        eviction.add(one, 1)
+    return keys
+
+
+def test_a_tenant_may_pin_what_is_free_and_gives_it_back_when_others_ask_for_their_part() -> None:
+    eviction = Pinning(LRU(1000), share=0.12, now_s=Time())
+    first, second, third = (filled(eviction, range(start, start + 120)) for start in (0, 200, 400))
+    assert eviction.pin(first, 60.0, "a") == 120, "nobody else asks"
+    assert eviction.pin(second, 60.0, "b") == 60
+    assert sum(one in eviction._sizes for one in first) == 60
+    assert first[0] in eviction._sizes, "what was pinned last goes first"
+    assert first[-1] in eviction, "and is kept as any other"
+    assert eviction.pin(third, 60.0, "c") == 40
+    assert [sum(one in eviction._sizes for one in keys) for keys in (first, second, third)] == [40, 40, 40]
+    assert eviction.pin(first, 60.0, "a") == 40, "nobody takes more than an equal part from others"
+    use = eviction.use
+    assert (use.bytes, use.room_bytes, use.tenants) == (120, 120, 3)
+    assert use.taken_back == 100
+    assert use.refused > 0
+
+
+def test_a_pin_that_was_given_back_is_not_taken_up_again_by_storing() -> None:
+    eviction = Pinning(LRU(100), share=0.04, now_s=Time())
+    mine, yours = filled(eviction, range(4)), filled(eviction, range(10, 14))
+    eviction.pin(mine, 60.0, "a")
+    eviction.pin(yours, 60.0, "b")
+    held = [one for one in mine if one in eviction._sizes]
+    for one in mine:
+        eviction.add(one, 1)
+    assert [one for one in mine if one in eviction._sizes] == held == mine[:2]
+
+
+def test_the_part_of_who_has_no_pins_any_more_is_free_again() -> None:
+    time = Time()
+    eviction = Pinning(LRU(100), share=0.1, now_s=time)
+    mine, yours = filled(eviction, range(10)), filled(eviction, range(20, 30))
+    eviction.pin(mine, 60.0, "a")
+    eviction.pin(yours, 10.0, "b")
+    time.now_s = 11.0
+    assert eviction.pin(mine, 60.0, "a") == 10
+
+
+def test_pins_of_what_is_still_to_be_stored_are_shared_out_as_well() -> None:
+    eviction = Pinning(LRU(1000), now_s=Time(), wanted=10)
+    eviction.pin([key(number) for number in range(20)], 60.0, "a")
+    yours = [key(number) for number in range(100, 105)]
+    eviction.pin(yours, 60.0, "b")
+    for one in yours:
+        eviction.add(one, 1)
+    assert [one in eviction._sizes for one in yours] == [True] * 5
+
+
+async def test_a_refusal_is_said_once_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    size = len(packed(0)[1])
+    tier = Tier("dram", DramMedium(Pinning(LRU(10 * size))), WallClock())
+    sessions = several(range(10))
+    for address, data in sessions.items():
+        await tier.put(address, data)
+    for _ in range(2):
+        await tier.pin(list(sessions), 60.0, "acme")
+    (said,) = [record.getMessage() for record in caplog.records if "pin" in record.getMessage()]
+    assert "or make the tier larger" in said
+    use = tier.stats().usage.pins
+    assert use is not None
+    assert use.refused > 0
+    await tier.close()

@@ -216,7 +216,7 @@ class Engine:
         if self._generations:
             raise Overloaded("requests are running: the step cost is measured when the engine is idle, retry then")
         if self._tiering is not None:
-            self._tiering.turn(self._clock.now())  # what is still to be stored must be read before blocks are evicted
+            self._tiering.storing.drain()  # what is still to be stored must be read before blocks are evicted
         self._accounts.step_cost = await self.step_curve.measure(budget_s, largest_batch)
         return self._accounts.step_cost
 

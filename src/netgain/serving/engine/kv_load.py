@@ -24,15 +24,17 @@ class TieringOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`policy`: "measured" loads what is predicted to be sooner than computing it, "always" whatever is found, "never" nothing
     (KV is stored all the same). `lookup_s` and `load_s` bound the waits of one request for an answer and for its KV; the
     measured policy sets shorter ones. `ahead_bytes` may be fetched for requests that still wait in the queue, `room_bytes`
-    copied and not yet queued at the tiers. `group` blocks come in one exchange. `close_s`: so long the end waits for what
-    is still to be stored. `pin_s`: no request's prefix is kept from eviction for longer (see Request.pin_s). `layer_groups`: the
-    last blocks of a prefix may come in about so many groups of layers, while what follows is computed; 1: all come whole."""
+    copied and not yet queued at the tiers, `copy_bytes` of them between two steps. `group` blocks come in one exchange.
+    `close_s`: so long the end waits for what is still to be stored. `pin_s`: no request's prefix is kept from eviction for longer
+    (see Request.pin_s). `layer_groups`: the last blocks of a prefix may come in about so many groups of layers, while what
+    follows is computed; 1: all come whole."""
 
     policy: str = "measured"
     lookup_s: float = 0.5
     load_s: float = 10.0
     ahead_bytes: int = 256 << 20
     room_bytes: int = 128 << 20
+    copy_bytes: int = 16 << 20
     group: int = GROUP_BLOCKS
     close_s: float = 1.0
     pin_s: float = 3600.0

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from netgain.ledger.records import EngineTrace
+from netgain.serving.blocks.scope import Scope
 from netgain.serving.tiers.blending.joined import Chunks
 
 
@@ -69,6 +70,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     chunks: Chunks | None = None
     pin_s: float = 0.0
     from_tiers: bool = False
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose it is; None on a server without keys."""
+        return Scope.of(self.salt).tenant
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""KV on its way out: blocks that became findable are copied once their step has answered, and stored while others compute."""
+"""KV on its way out: blocks that became findable are copied once their step has answered, so much between two steps, and stored
+while others compute."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +24,10 @@ class _Out(NamedTuple):
 
 
 class Storing:
-    """`published` comes with the commits of a step, `flush` before the pool is used again: what was published then still is
-    where it was. At most `room` bytes are copied and not yet queued at the tiers; more is dropped, and counted."""
+    """`published` comes with the commits of a step, `flush` before the pool is used again. At most `at_once` bytes, or a block,
+    are copied by a flush, first come, first served; what waits stays in the pool, held by its requests or cached, where what was
+    used last goes last. Nobody waits for it: what is evicted or forgotten before it was copied is dropped, and counted.
+    So is what would be more than `room` bytes that are copied and not yet queued at the tiers."""
 
     def __init__(
         self,
@@ -37,15 +40,17 @@ class Storing:
         *,
         block_tokens: int,
         room: int,
+        at_once: int,
     ) -> None:
         self.dropped = 0
+        self._most = max(1, at_once // store.block_bytes)
         self.not_admitted = [0] * len(store.tiers)
         self._rules = dict(enumerate(store.admissions)) if set(store.admissions) != {None} else {}
         self._store, self._memory, self._pool, self._runner = store, memory, pool, runner
         self._clock = clock
         self.account = StoreAccount(store, block_tokens, clock, collector)
         self._room = room
-        self._out: list[_Out] = []
+        self._out: deque[_Out] = deque()
         self._copied: deque[int] = deque()  # bytes of copies that the store has not taken
         self._taken: deque[int] = deque()  # bytes of those that it has taken since; filled by jobs
 
@@ -94,20 +99,30 @@ class Storing:
                     self.not_admitted[tier] += 1
         return tuple(taken)
 
+    def drain(self) -> None:
+        """Copy all that waits, however long that takes."""
+        while self._out:
+            self.flush()
+
     def flush(self) -> None:
-        """Copy what was published and hand it over; the pool must not have been used since."""
+        """Copy the next of what was published and hand it over."""
         self.hear()
-        if not self._out:
-            return
-        out, self._out = self._out, []
-        kept = [one for one in out if self._pool.holds(one.block, one.key)]
-        self.dropped += len(out) - len(kept)
+        kept: list[_Out] = []
+        while self._out and len(kept) < self._most:
+            one = self._out.popleft()
+            if self._pool.holds(one.block, one.key):
+                kept.append(one)
+            else:
+                self._drop([one])
         if sum(self._copied) + len(kept) * self._store.block_bytes > self._room:
-            self.dropped += len(kept)
-            self._lost((one.key, tier) for one in kept for tier in one.into)
+            self._drop(kept)
             return
         for root in {one.root: None for one in kept}:
             self._copy([one for one in kept if one.root == root])
+
+    def _drop(self, out: Sequence[_Out]) -> None:
+        self.dropped += len(out)
+        self._lost((one.key, tier) for one in out for tier in one.into)
 
     def hear(self) -> None:
         """Of what became of copies."""

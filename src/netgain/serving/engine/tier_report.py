@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from netgain.serving.tiers.codecs.coder import CoderStats
-from netgain.serving.tiers.medium import FaultKind
+from netgain.serving.tiers.medium import FaultKind, PinUse
 from netgain.serving.tiers.object import Reason
 from netgain.serving.tiers.stack import StackStats
 
@@ -49,6 +49,7 @@ def named_counters(stats: StackStats, coded: Sequence[CoderStats] = ()) -> Mappi
             "tier_unwritten": sum(tier.unwritten.values()) + dropped,
             "tier_evictions": tier.usage.evictions,
             "tier_promoted": promoted,
+            **_pins(tier.usage.pins),
             "tier_demoted": demoted,
             "tier_breaker_opened": tier.breaker_opened,
             "tier_bytes": tier.usage.bytes,
@@ -74,3 +75,13 @@ def named_counters(stats: StackStats, coded: Sequence[CoderStats] = ()) -> Mappi
         for name, by_codec in msgspec.structs.asdict(codecs).items():
             named.update({f"codec_{name}/{tier.name}/{codec}": value for codec, value in by_codec.items()})
     return named
+
+
+def _pins(pins: PinUse | None) -> dict[str, float | None]:
+    if pins is None:
+        return {}
+    return {
+        "tier_pinned_bytes": pins.bytes,
+        "tier_pins_refused": pins.refused,
+        "tier_pins_taken_back": pins.taken_back,
+    }

@@ -57,10 +57,9 @@ class Tiering:
         self._store, self._scheduler, self._runner = store, scheduler, runner
         self._clock, self._collector = clock, collector
         self._placing = Placing(memory, store.block_bytes, self._choice.placing, clock, rewritten)
-        self._block_tokens, room = scheduler.block_tokens, self._options.room_bytes
-        self.storing = Storing(
-            store, memory, scheduler.pool, runner, clock, collector, block_tokens=scheduler.block_tokens, room=room
-        )
+        self._block_tokens, room, at_once = scheduler.block_tokens, self._options.room_bytes, self._options.copy_bytes
+        bounds = {"block_tokens": self._block_tokens, "room": room, "at_once": at_once}
+        self.storing = Storing(store, memory, scheduler.pool, runner, clock, collector, **bounds)
         self._loads: dict[str, Load] = {}
         self._there: dict[str, Mapping[bytes, int | None]] = {}  # what tiers have, of running requests
         self._ahead_bytes = 0
@@ -170,7 +169,7 @@ class Tiering:
             self._drop(load, self._clock.now())
         self._there.pop(name, None)
         if for_s := min(generation.request.pin_s, self._options.pin_s):
-            self._runner.start(self._store.pin(tuple(generation.chain.keys), for_s))
+            self._runner.start(self._store.pin(tuple(generation.chain.keys), for_s, generation.request.tenant))
         self._account.answered(generation)
 
     @property
@@ -203,8 +202,7 @@ class Tiering:
 
     def close(self) -> None:
         """Store what is queued, within a bound, and close the tiers. May be called twice."""
-        if self.storing.has_work:
-            self.storing.flush()
+        self.storing.drain()
         for load in self._loads.values():
             load.cancelled = True
         self._runner.close(tier_jobs.end(self._store, self._options.close_s), self._options.close_s + 1.0)

@@ -30,6 +30,7 @@ def build_tiering(
         load_s=settings.load_s,
         ahead_bytes=settings.ahead_bytes,
         room_bytes=settings.queue_bytes,
+        copy_bytes=settings.copy_bytes,
         close_s=settings.close_s,
         pin_s=settings.pin_s,
         layer_groups=settings.layer_groups,

@@ -71,6 +71,11 @@ class KVTierSettings(Settings):
     queue_bytes: int = Field(
         default=256 << 20, ge=1 << 20, description="waiting at most to be stored in a tier; more is not stored"
     )
+    copy_bytes: int = Field(
+        default=16 << 20,
+        ge=1,
+        description="copied at most (but a block) for tiers between two steps; the rest follows behind the next ones",
+    )
     close_s: float = Field(
         default=1.0,
         ge=0,

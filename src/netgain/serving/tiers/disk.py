@@ -37,7 +37,7 @@ from netgain.serving.tiers.object_files import (
     unusable,
     whole_object,
 )
-from netgain.serving.tiers.pinning import Pinning
+from netgain.serving.tiers.pinning import Pinning, pins_of
 from netgain.serving.tiers.staging import Staging
 
 T = TypeVar("T")
@@ -109,12 +109,12 @@ class DiskMedium:
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
         return await self._call(lambda: [is_object(self._place(key)) or self._missed(key) for key in keys])
 
-    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+    async def pin(self, keys: Sequence[bytes], for_s: float, owner: str | None = None) -> int:
         eviction = self._eviction
         if not isinstance(eviction, Pinning):
             return 0
         with self._lock:
-            return eviction.pin(keys, for_s)
+            return eviction.pin(keys, for_s, owner)
 
     async def remove(self, keys: Sequence[bytes]) -> int:
         return await self._call(lambda: sum([self._remove(key) for key in keys]))
@@ -140,6 +140,7 @@ class DiskMedium:
             evicted_bytes=self._evicted_bytes,
             leftovers=self._leftovers,
             foreign=self._foreign,
+            pins=pins_of(self._eviction),
         )
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from netgain.serving.tiers.eviction import Eviction
 from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
-from netgain.serving.tiers.pinning import Pinning
+from netgain.serving.tiers.pinning import Pinning, pins_of
 
 
 class DramMedium:
@@ -57,8 +57,8 @@ class DramMedium:
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
         return [key in self._kept for key in keys]
 
-    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
-        return self._eviction.pin(keys, for_s) if isinstance(self._eviction, Pinning) else 0
+    async def pin(self, keys: Sequence[bytes], for_s: float, owner: str | None = None) -> int:
+        return self._eviction.pin(keys, for_s, owner) if isinstance(self._eviction, Pinning) else 0
 
     async def remove(self, keys: Sequence[bytes]) -> int:
         removed = 0
@@ -85,6 +85,7 @@ class DramMedium:
             capacity_bytes=self._eviction.capacity,
             evictions=self._evictions,
             evicted_bytes=self._evicted_bytes,
+            pins=pins_of(self._eviction),
         )
 
     async def close(self) -> None:

@@ -282,9 +282,9 @@ class KVStore:
                 if told is not None and tier not in taken:
                     told(tier, why)
 
-    async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
-        """Keep blocks from eviction for so long, where a tier evicts; a job, so it does not raise."""
-        await self._stack.pin([part_of(key, plane).address() for plane in self.planes for key in keys], for_s)
+    async def pin(self, keys: Sequence[bytes], for_s: float, owner: str | None = None) -> None:
+        """Keep this tenant's blocks from eviction for so long, where a tier evicts; a job, so it does not raise."""
+        await self._stack.pin([part_of(key, plane).address() for plane in self.planes for key in keys], for_s, owner)
 
     def _links(self) -> tuple[LinkFit | None, ...]:
         """In bytes of raw objects, whatever passes."""

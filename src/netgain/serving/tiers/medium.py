@@ -44,6 +44,17 @@ class Range(NamedTuple):
     end: int
 
 
+class PinUse(msgspec.Struct, frozen=True):
+    """`bytes` are kept from eviction, of at most `room_bytes`, for `tenants`. So far `refused` objects were not, because their
+    tenant had its share, and `taken_back` ones no longer, because others asked for theirs."""
+
+    bytes: int
+    room_bytes: int
+    tenants: int
+    refused: int
+    taken_back: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     """What a medium holds of ours; None is not known without asking somebody."""
 
@@ -54,6 +65,7 @@ class Usage(msgspec.Struct, frozen=True):
     evicted_bytes: int = 0
     leftovers: int = 0  # unfinished objects of writers that died, removed
     foreign: int = 0  # things in our place that are not ours, left alone
+    pins: PinUse | None = None  # None: nothing can be pinned there
 
 
 class Medium(Protocol):
@@ -87,9 +99,9 @@ class Medium(Protocol):
         """Whether each is kept: a hint, it may be gone when it is read."""
         ...
 
-    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
-        """Keep keys from eviction for so long, also such as come only now; how many are so kept now. A medium that evicts
-        nothing by itself has nothing to do."""
+    async def pin(self, keys: Sequence[bytes], for_s: float, owner: str | None = None) -> int:
+        """Keep keys of this tenant from eviction for so long, also such as come only now; how many are so kept now. A medium that
+        evicts nothing by itself has nothing to do."""
         ...
 
     async def remove(self, keys: Sequence[bytes]) -> int:

@@ -81,7 +81,7 @@ class ObjectsMedium:
     async def has(self, keys: Sequence[bytes]) -> list[bool]:
         return await self._each(keys, self._has, self._questions)
 
-    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+    async def pin(self, keys: Sequence[bytes], for_s: float, owner: str | None = None) -> int:
         return 0
 
     async def remove(self, keys: Sequence[bytes]) -> int:

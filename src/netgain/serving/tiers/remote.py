@@ -108,7 +108,7 @@ class RemoteMedium:
             pipeline.exists(name)
         return [bool(count) for count in await self._call(pipeline.execute)]
 
-    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+    async def pin(self, keys: Sequence[bytes], for_s: float, owner: str | None = None) -> int:
         return 0
 
     async def remove(self, keys: Sequence[bytes]) -> int:

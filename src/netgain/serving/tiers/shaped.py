@@ -38,8 +38,8 @@ class ShapedMedium:
         await self._until(asked_s + self._down.latency_s)
         return found
 
-    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
-        return await self._inner.pin(keys, for_s)
+    async def pin(self, keys: Sequence[bytes], for_s: float, owner: str | None = None) -> int:
+        return await self._inner.pin(keys, for_s, owner)
 
     async def remove(self, keys: Sequence[bytes]) -> int:
         asked_s = self._clock.now()

@@ -259,10 +259,10 @@ class Stack:
             await lane.settle()
             await self._moved()
 
-    async def pin(self, keys: Sequence[bytes], for_s: float) -> None:
-        """Keep keys from eviction for so long, in every tier that evicts, also such as are still queued."""
+    async def pin(self, keys: Sequence[bytes], for_s: float, owner: str | None = None) -> None:
+        """Keep keys of this tenant from eviction for so long, in every tier that evicts, also such as are still queued."""
         for lane in self._lanes:
-            await lane.tier.pin(keys, for_s)
+            await lane.tier.pin(keys, for_s, owner)
 
     @asynccontextmanager
     async def purging(self, condemned: Condemned) -> AsyncIterator[int]:

@@ -246,14 +246,23 @@ class Tier:
             self._other[fault.kind] += 1
         return found + [False] * (len(keys) - len(found))
 
-    async def pin(self, keys: Sequence[bytes], for_s: float) -> int:
+    async def pin(self, keys: Sequence[bytes], for_s: float, owner: str | None = None) -> int:
         """Keep keys from eviction for so long (see Medium.pin); how many are so kept now."""
         _check_keys(keys)
         try:
-            return await self._exchanges.ask(partial(self._medium.pin, keys, for_s))
+            pinned = await self._exchanges.ask(partial(self._medium.pin, keys, for_s, owner))
         except Fault as fault:
             self._other[fault.kind] += 1
             return 0
+        pins = self._medium.usage().pins
+        if pins is not None and pins.refused:
+            self._exchanges.say(
+                "pins",
+                f"does not pin all that is asked: a tenant has its share of the {pins.room_bytes:,} bytes for pins, which "
+                f"{pins.tenants} tenants ask for. Ask for fewer or shorter pins (netgain.pin_s, engine.kv.pin_s), or make the "
+                "tier larger; what is not pinned is kept as any other KV",
+            )
+        return pinned
 
     async def delete(self, keys: Sequence[bytes]) -> int | None:
         """Forget keys; how many were there, None when that failed (they may be there still)."""
