@@ -24,6 +24,7 @@ from netgain.doctor.cgroup import cpu_quota, memory_left
 from netgain.doctor.finding import Finding, State
 from netgain.serving.model.fetch import MODEL_FILE
 from netgain.wording import count
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,7 +48,7 @@ def _doctor(
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         preexec_fn=before,
     )
     assert done.stdout, done.stderr
@@ -61,7 +62,7 @@ def test_every_finding_that_is_not_well_says_what_it_means_and_how_to_mend_it(fr
     began_s = time.monotonic()
     code, found = _doctor("--port", str(free_port), "--wait", "30")
     assert code == 0, [finding for finding in found.values() if finding["state"] == "problem"]
-    assert time.monotonic() - began_s < 40
+    assert time.monotonic() - began_s < PATIENCE_S
     assert found["torch"]["state"] == "ok"
     assert found["python"]["seen"].startswith(".".join(map(str, sys.version_info[:2])))
     assert found["port"] == {**found["port"], "state": "ok", "seen": f"port {free_port} on 127.0.0.1 is free"}
@@ -138,7 +139,7 @@ def test_words_for_people_have_the_same_findings(free_port: int) -> None:
         env=os.environ | {"NETGAIN_CACHE": "/proc/netgain"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 1
     assert "problem  folder" in done.stdout
@@ -257,7 +258,7 @@ def test_a_server_that_drips_its_answer_is_not_waited_for() -> None:
     with _answering(drip) as url:
         began_s = time.monotonic()
         (found,) = network.server(url)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 15  # of the 20 s that the answer takes
     assert (found.state, "not complete" in found.seen) == (State.PROBLEM, True)
 
 
@@ -322,7 +323,9 @@ def test_a_user_who_may_start_no_process_is_told_so(free_port: int) -> None:
         f"import sys; sys.exit(m.run(['doctor', '--no-probe', '--json', '--port', '{free_port}', '--wait', '0.1']))"
     )
     environment = os.environ | {"NETGAIN_CACHE": "/tmp/nowhere"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (done.returncode, done.stderr) == (1, "")
     found = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert found["processes"]["state"] == "problem"

@@ -23,7 +23,7 @@ async def test_sleepers_wake_in_order_of_time_then_of_call() -> None:
     began = time.monotonic()
     assert await clock.run(asyncio.create_task(main())) == "done"
     assert woken == [("tie, first", 101.0), ("tie, second", 101.0), ("late", 103.0)]
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 3.0, "nobody really sleeps"
 
 
 async def test_time_stands_still_while_a_long_chain_of_tasks_runs() -> None:

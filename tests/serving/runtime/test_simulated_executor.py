@@ -114,7 +114,7 @@ def test_virtual_time_is_the_sum_of_step_costs():
     on_virtual_time(engine, clock)
     assert clock.now() == pytest.approx(sum(r.executed_s - r.scheduled_s for r in collector.steps))
     assert clock.now() > 0.3
-    assert time.monotonic() - began < clock.now() + 5
+    assert time.monotonic() - began < clock.now() + 60
 
 
 def test_acceptance_is_the_given_rate():

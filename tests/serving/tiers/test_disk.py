@@ -405,7 +405,7 @@ async def test_what_is_no_file_under_an_objects_name_is_a_miss_and_fails_nothing
     assert await tier.contains([address]) == [False]
     assert await tier.get([address, packed(2)[0]]) == [None, packed(2)[1]]
     assert await tier.heads([address]) == [None]
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 30
     assert tier.usable
     assert (tmp_path / "elsewhere").read_bytes() == data
     await tier.close()

@@ -49,10 +49,11 @@ async def test_hung_then_well_again_then_killed_in_the_middle(server: Server) ->
     server.hang()
     began_s = time.monotonic()
     assert await short.get(list(stored)) == [None] * 24
-    assert TIMEOUT_S <= time.monotonic() - began_s < TIMEOUT_S + 3
+    assert TIMEOUT_S <= time.monotonic() - began_s < TIMEOUT_S + 10
     began_s = time.monotonic()
-    assert await short.get(list(stored)) == [None] * 24
-    assert time.monotonic() - began_s < TIMEOUT_S / 2
+    for _ in range(20):
+        assert await short.get(list(stored)) == [None] * 24
+    assert time.monotonic() - began_s < 10 * TIMEOUT_S, "20 of these would have waited"
     server.go_on()
     deadline_s = time.monotonic() + PATIENCE_S
     while not short.usable and time.monotonic() < deadline_s:

@@ -257,7 +257,7 @@ def test_a_tier_that_hangs_delays_a_prompt_with_chunks_within_a_bound(tiny):
     with silent, LLM(in_tiers(tiny(num_hidden_layers=4).folder, tier, timeout_s=0.2)) as llm:
         began_s = time.monotonic()
         (answer,) = ask(llm, Naive())
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 60
     assert alone(answer) == len(FIRST) + len(SECOND)
 
 
