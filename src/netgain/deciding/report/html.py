@@ -12,6 +12,7 @@ from netgain.deciding.report import figures, svg
 from netgain.deciding.report.cost import cost_notes, cost_rows
 from netgain.deciding.report.handoffs import COLUMNS, handoff_notes, handoff_rows
 from netgain.deciding.report.must_report import reported
+from netgain.deciding.report.must_report_kv import KV_ROWS
 from netgain.deciding.report.outcome import Outcome
 from netgain.deciding.report.settings_table import setting_rows, summary, versions
 from netgain.deciding.report.slo_svg import attained_svg, slo_curve_svg
@@ -33,6 +34,7 @@ def render_html(outcome: Outcome) -> str:
             v=outcome.analysis.verdict if outcome.analysis else None,
             pictures=_pictures(outcome),
             owed=reported(outcome),
+            owed_of_tiers=any(asked in KV_ROWS for asked in outcome.must_report),
             told=outcome.settings,
             arms={arm.name: arm for arm in outcome.arms},
             BASELINE=BASELINE,

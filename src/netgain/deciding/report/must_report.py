@@ -1,26 +1,18 @@
-"""The figures that a technique with drafts owes its reader, each beside what the other arm has of it."""
+"""The figures that a technique owes its reader, each beside what the other arm has of it: here those of drafts."""
 
 import statistics
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.report.draft_account import ArmMemory, DraftAccount
 from netgain.deciding.report.figures import number, seconds, share, size
+from netgain.deciding.report.must_report_kv import KV_ROWS
+from netgain.deciding.report.must_report_row import NONE, Row
 from netgain.deciding.report.outcome import ArmReport, Outcome
 from netgain.ledger.stage import Stage
 
 UNKNOWN = "unknown"
-NONE = "–"  # the arm has no such thing
-
-
-class Row(NamedTuple):
-    """A figure as it is written, of each arm."""
-
-    figure: str
-    baseline: str
-    candidate: str
 
 
 def reported(outcome: Outcome) -> tuple[Row, ...]:
@@ -153,5 +145,6 @@ ROWS: Mapping[str, Callable[[Outcome], list[Row]]] = MappingProxyType(
         "memory of the draft's weights, and KV tokens that fit in both arms": _memory,
         "what the draft was trained on, and for which target": _origin,
         "memory of the suffix indexes, and how similar requests are to earlier ones": _suffix,
+        **KV_ROWS,
     }
 )

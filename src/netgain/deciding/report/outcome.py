@@ -20,6 +20,7 @@ from netgain.deciding.experiment.observation import Observation
 from netgain.deciding.experiment.spending import BudgetAccount
 from netgain.deciding.experiment.sweep import Sweep
 from netgain.deciding.report.draft_account import DraftAccount
+from netgain.deciding.report.kv_account import KVAccount, kv_account
 from netgain.deciding.technique.decomposition import Decomposition
 from netgain.deciding.technique.prediction import Prediction
 from netgain.deciding.verdict.document import Caveat, Deployable, HandoffCost
@@ -56,7 +57,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 class ArmReport(msgspec.Struct, frozen=True, kw_only=True):
     """One arm as it ran. Distributions are over requests (`e2e_s`, `ttft_s`) in seconds; failures are not in them.
 
-    `tokens_per_s` is output tokens over the wall time of the arm's own blocks; `resident_bytes` its processes' memory.
+    `tokens_per_s` is output tokens over the wall time of the arm's own blocks; `resident_bytes` its processes' memory. `kv`: None
+    where no answer tells of tiers.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ArmReport(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None
     resident_bytes: int | None
     stage_share: dict[Stage, float]
+    kv: KVAccount | None = None
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +186,7 @@ def arm_report(
         tokens_per_s=sum(count or 0 for count in tokens) / wall_s if known and wall_s > 0.0 else None,
         resident_bytes=resident_bytes,
         stage_share=stage_shares(good),
+        kv=kv_account(good),
     )
 
 
