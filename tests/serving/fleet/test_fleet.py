@@ -17,7 +17,7 @@ from netgain.serving.fleet.fleet import Fleet
 from netgain.serving.fleet.health import ReplicaState
 from netgain.serving.fleet.pace import Pace
 from netgain.serving.fleet.reply import Delivery, EngineLost, Loss
-from netgain.serving.runtime.config import EngineConfig, FleetSettings, ModelSettings, SchedulerSettings
+from netgain.serving.runtime.config import EngineConfig, FleetSettings, ModelSettings
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("leaves_no_process")
@@ -264,19 +264,32 @@ def test_the_pace_of_an_engine_is_that_of_its_last_seconds(reports, seconds):
     assert pace.seconds_per_request() == seconds
 
 
+SLOW = """
+import sys, time
+from netgain.serving.runtime.engine_process import main
+class Slow:
+    def __init__(self, inner):
+        self._inner = inner
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+    async def execute(self, batch):
+        time.sleep(4)  # as long as a step computes, nothing else runs on the loop
+        return await self._inner.execute(batch)
+main(sys.argv[1:], Slow)
+"""
+
+
 @pytest.mark.parametrize(("step_timeout_s", "survives"), [(60.0, True), (0.2, False)])
 async def test_a_long_step_is_no_hang_until_it_exceeds_its_own_limit(config, step_timeout_s, survives):
-    config = config.model_copy(update={"scheduler": SchedulerSettings(max_batch_tokens=4096)})
     settings = FleetSettings(
         heartbeat_s=0.05, hang_timeout_s=1.5, step_timeout_s=step_timeout_s, restart_backoff_s=30, start_timeout_s=60
     )
-    fleet = Fleet(config, settings)
+    fleet = Fleet(config, settings, command=(sys.executable, "-c", SLOW))
     await fleet.start()
     try:
         events: asyncio.Queue[Delivery | Loss] = asyncio.Queue()
-        long = Request(id="a", prompt=(70,) * 2000, sampling=SamplingParams(max_tokens=1, temperature=0))
         started = time.monotonic()
-        fleet.submit(long, events.put_nowait)
+        fleet.submit(request("a", "s", max_tokens=1), events.put_nowait)
         event = await asyncio.wait_for(events.get(), PATIENCE_S)
         if survives:
             assert time.monotonic() - started > settings.hang_timeout_s
