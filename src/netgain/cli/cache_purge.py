@@ -19,6 +19,7 @@ from netgain.serving.tiers.inventory import Found, sweep
 from netgain.serving.tiers.locations import without_password
 from netgain.serving.tiers.tier import Tier
 from netgain.serving.tiers.vault_file import DestroyedKey, destroy_keys
+from netgain.wording import count
 
 FAILED = 1
 
@@ -76,7 +77,7 @@ def purge(
     else:
         console = Console(soft_wrap=True)
         if vault is not None:
-            console.print(f"{len(destroyed)} keys destroyed in {vault}", markup=False)
+            console.print(f"{count(len(destroyed), 'key')} destroyed in {vault}", markup=False)
         for one in purged:
             if isinstance(one, Purged):
                 show_purged(one, console)
@@ -85,6 +86,14 @@ def purge(
     if any(one.failed for one in purged):
         end = "; what it holds of destroyed keys is unreadable" if vault is not None else ""
         print(f"netgain: not everything was removed{end}; run the same again when it answers", file=sys.stderr)
+        return FAILED
+    unknown = sum(one.unknown for one in purged if isinstance(one, Purged)) if tenant is not None else 0
+    if unknown:
+        print(
+            f"netgain: perhaps not everything was removed: it is not known whose {count(unknown, 'sealed object')} are: give "
+            "their vault with --vault",
+            file=sys.stderr,
+        )
         return FAILED
     return 0
 
