@@ -14,6 +14,7 @@ from netgain.serving.tiers.envelope import PlainEnvelope
 from netgain.serving.tiers.eviction import LRU
 from netgain.serving.tiers.kv_store import KVStore
 from netgain.serving.tiers.layered import LayeredObject
+from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.object import Seal, StoredObject, pack
 from netgain.serving.tiers.planes import Plane, stored_of
 from netgain.serving.tiers.purging import purge
@@ -179,7 +180,12 @@ async def test_coding_what_is_given_up_lets_others_have_the_loop() -> None:
     )
     turns = 0
     seen: list[int] = []
-    stack.move_down_by(lambda address, data, tier: seen.append(turns))
+
+    async def move(address: bytes, data: Data, tier: int) -> None:
+        seen.append(turns)
+        await asyncio.sleep(0)
+
+    stack.move_down_by(move)
 
     async def others() -> None:
         nonlocal turns

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -53,6 +54,10 @@ class Whole(NamedTuple):
     dated: int
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 class KVStore:
     """Blocks are addressed by their keys; `root` is the root of a request's chain of keys, which differs by tenant. All planes
     of a block are stored, and it is loaded only with all of them. Called from the event loop of its stack, which it owns."""
@@ -75,6 +80,7 @@ class KVStore:
         self._later: set[asyncio.Task[None]] = set()
         self.admissions = tuple(admissions) or (None,) * len(stack.tiers)
         self.through = stack.through
+        self._recoder: ThreadPoolExecutor | None = None  # once there is something for it
         if coder is not None:
             stack.move_down_by(self._demote)
 
@@ -248,24 +254,31 @@ class KVStore:
             elif (wrapped := self.envelope.wrap(form)) is not None:
                 self._stack.promote(address, pack(wrapped), one.came.tier, tiers)
 
-    def _demote(self, address: bytes, data: Data, source: int) -> None:
-        """What a tier gave up, to the next one in the form that is right for it; as it is where it cannot be opened here now,
-        such as when nobody asked for its root lately."""
+    async def _demote(self, address: bytes, data: Data, source: int) -> Data | None:
+        """What a tier gave up in the form that is right for the next one, worked out on a thread of its own, so that lookups and
+        loads go on meanwhile; as it is where it cannot be opened here now, such as when nobody asked for its root lately; None
+        where it is of no use."""
         assert self.coder is not None
-        below = source + 1
         try:
-            found = unpack(data, address)
+            found = await self._elsewhere(unpack, data, address)
         except Refused:
-            return
+            return None
         try:
-            found = self.envelope.unwrap(found)
-            raw = self.coder.decode(found, source)
-            form, _ = next(self.coder.forms(raw, {below: self._stack.code_links()[below]}, have=found))
+            found = await self._elsewhere(self.envelope.unwrap, found)
+            recoding = self.coder.recoding(found, source, source + 1, self._stack.code_links()[source + 1])
+            await self._elsewhere(recoding.decode)
         except Refused:
-            self._stack.offer(address, data, (below,))
-            return
-        wrapped = None if form.codec == found.codec else self.envelope.wrap(form)
-        self._stack.offer(address, data if wrapped is None else pack(wrapped), (below,))
+            return data
+        if recoding.choose():
+            await self._elsewhere(recoding.encode)
+        form = recoding.form()
+        wrapped = None if form.codec == found.codec else await self._elsewhere(self.envelope.wrap, form)
+        return data if wrapped is None else pack(wrapped)
+
+    async def _elsewhere(self, work: Callable[P, T], *of: P.args, **named: P.kwargs) -> T:
+        """What this gives on the one thread for it, one after the other."""
+        self._recoder = self._recoder or ThreadPoolExecutor(1, "kv-recoding")
+        return await asyncio.get_running_loop().run_in_executor(self._recoder, partial(work, *of, **named))
 
     def _offer(
         self, stored: StoredObject, tiers: Sequence[int], told: Callable[[int, str | None], None] | None = None
@@ -317,3 +330,6 @@ class KVStore:
         for task in self._later:
             task.cancel()
         await self._stack.close()
+        if self._recoder is not None:
+            self._recoder.shutdown(wait=False, cancel_futures=True)
+            self._recoder = None

@@ -16,6 +16,7 @@ class Lane:
         self.tier = tier
         self.bytes = 0
         self.dropped = 0
+        self.coming = 0  # bytes that are going to be offered
         self._room = room
         self._waiting: deque[tuple[bytes, Data]] = deque()
         self._queued: dict[bytes, list[Told]] = {}  # whom to tell what becomes of it
@@ -38,7 +39,7 @@ class Lane:
         return True
 
     def has_room(self, data: Data) -> bool:
-        return self.bytes + len(data) <= self._room
+        return self.bytes + self.coming + len(data) <= self._room
 
     async def settle(self) -> None:
         if self._worker is not None:

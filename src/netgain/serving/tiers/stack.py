@@ -3,7 +3,7 @@ is written through, which is when something is stored, or back, which is when th
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import takewhile
@@ -21,6 +21,7 @@ from netgain.serving.tiers.object import Refused
 from netgain.serving.tiers.tier import Tier
 from netgain.serving.tiers.tier_stats import TierStats
 
+Move = Callable[[bytes, Data, int], Awaitable[Data | None]]
 _AT_ONCE = 64  # objects that are asked about together
 
 
@@ -56,7 +57,7 @@ class Stack:
         self._promoted, self._demoted = [0] * len(tiers), [0] * len(tiers)
         self._back = tuple(sorted(back))
         self.through = tuple(tier for tier in range(len(tiers)) if tier not in self._back)
-        self._move_down: Callable[[bytes, Data, int], None] | None = None  # None: offered as it is
+        self._move_down: Move | None = None  # None: offered as it is
         self._given_up: deque[tuple[bytes, Data, int]] = deque()  # what is still to be moved down
         self._mover: asyncio.Task[None] | None = None  # lives while there is
         self._purges = Purges()
@@ -180,9 +181,10 @@ class Stack:
         """The tiers that are offered what is found in the tier `than`, or is new (None)."""
         return self.through if than is None else tuple(tier for tier in self.through if tier < than)
 
-    def move_down_by(self, move: Callable[[bytes, Data, int], None]) -> None:
-        """Have `move(address, data, tier)` offer what that tier gave up to the next, instead of its being offered as it is. It
-        may take its time: it is called for one at a time, and others get the loop between."""
+    def move_down_by(self, move: Move) -> None:
+        """Have `move(address, data, tier)` say in which form the next tier is offered what that tier gave up (None: it is not),
+        instead of its being offered as it is. It is called for one at a time, and may take its time: what waits for it counts as
+        queued for the next tier, and has no more room than that."""
         self._move_down = move
 
     async def hand_down(self) -> None:
@@ -214,16 +216,26 @@ class Stack:
         if self._move_down is None:
             self._lanes[source + 1].offer(key, data)
             return
+        below = self._lanes[source + 1]
+        if not below.has_room(data):
+            below.dropped += 1
+            return
+        below.coming += len(data)
         self._given_up.append((key, data, source))
         if self._mover is None or self._mover.done():
             self._mover = asyncio.get_running_loop().create_task(self._move(self._move_down))
 
-    async def _move(self, move: Callable[[bytes, Data, int], None]) -> None:
-        """One in each turn of the loop. Storing takes several turns an object, so that little waits here, however long coding
-        takes."""
+    async def _move(self, move: Move) -> None:
+        """One after the other. What was on its way when a purge began is dropped: it could be what that is about."""
         while self._given_up:
-            move(*self._given_up.popleft())
-            await asyncio.sleep(0)
+            key, data, source = self._given_up.popleft()
+            below, purges = self._lanes[source + 1], self.purges
+            try:
+                moved = await move(key, data, source)
+            finally:
+                below.coming -= len(data)
+            if moved is not None and purges == self.purges:
+                below.offer(key, moved)
 
     async def _moved(self) -> None:
         """Return when what was given up is queued."""
@@ -273,7 +285,12 @@ class Stack:
             return condemns((condemned,), data)
 
         with self._purges.one(condemned):
-            self._given_up = deque(one for one in self._given_up if not is_condemned(*one[:2]))
+            given_up, self._given_up = self._given_up, deque()
+            for one in given_up:
+                if is_condemned(*one[:2]):
+                    self._lanes[one[2] + 1].coming -= len(one[1])
+                else:
+                    self._given_up.append(one)
             yield sum([await lane.forget(is_condemned) for lane in self._lanes])
 
     async def delete(self, keys: Sequence[bytes]) -> bool:
@@ -286,7 +303,7 @@ class Stack:
     def stats(self) -> StackStats:
         return StackStats(
             tiers=tuple(lane.tier.stats() for lane in self._lanes),
-            queued_bytes=tuple(lane.bytes for lane in self._lanes),
+            queued_bytes=tuple(lane.bytes + lane.coming for lane in self._lanes),
             dropped=tuple(lane.dropped for lane in self._lanes),
             promoted=tuple(self._promoted),
             demoted=tuple(self._demoted),
@@ -295,5 +312,8 @@ class Stack:
     async def close(self) -> None:
         """Drop what is still queued and close the tiers; may be called twice."""
         self._given_up.clear()
+        if self._mover is not None and not self._mover.done():
+            self._mover.cancel()
+            await asyncio.wait({self._mover})
         for lane in self._lanes:
             await lane.close()

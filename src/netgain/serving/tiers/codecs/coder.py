@@ -2,7 +2,7 @@
 or none."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -56,7 +56,7 @@ class _Passed:
 class Coder:
     """`codecs` by name; `tiers` says of each tier, fast to slow, which of them it may use; `known` what was measured of codecs
     before. `also_read`: codecs of others whose objects are used, too. Lossy codecs touch the model's KV alone, not what drafts
-    are made of, nor chunks. Called from one thread."""
+    are made of, nor chunks. Called from one thread, but for what a `Recoding` does."""
 
     def __init__(
         self,
@@ -103,11 +103,20 @@ class Coder:
         for name, takers in wanted.items():
             yield self._form(stored, name, takers, have), takers
 
+    def recoding(self, found: StoredObject, source: int, tier: int, link: LinkFit | None) -> "Recoding":
+        """What it takes to have an object of the tier `source` in the form that is right for another one."""
+        return Recoding(self, found, source, tier, link)
+
     def decode(self, found: StoredObject, tier: int) -> StoredObject:
         """Raw, of an object that came from this tier. Raises Refused."""
+        return self._decoded(found, tier, *self._timed(lambda: coded.decoded(found, self._read)))
+
+    def _timed(self, work: Callable[[], StoredObject]) -> tuple[StoredObject, float]:
         began_s = self._clock.now()
-        raw = coded.decoded(found, self._read)
-        spent_s, size, passed = self._clock.now() - began_s, len(raw.payload), self._passed[tier]
+        return work(), self._clock.now() - began_s
+
+    def _decoded(self, found: StoredObject, tier: int, raw: StoredObject, spent_s: float) -> StoredObject:
+        size, passed = len(raw.payload), self._passed[tier]
         if raw is not found:
             passed.decode_s[self._read[found.codec].name] += spent_s
             if name := self._names.get(found.codec):
@@ -150,14 +159,21 @@ class Coder:
         }
         return choose(len(stored.payload), link, rates, raw=rules.when == "sooner") or RAW
 
-    def _form(self, stored: StoredObject, name: str, takers: Sequence[int], have: StoredObject | None) -> StoredObject:
+    def _form(
+        self,
+        stored: StoredObject,
+        name: str,
+        takers: Sequence[int],
+        have: StoredObject | None,
+        encoded: tuple[StoredObject, float] | None = None,
+    ) -> StoredObject:
+        """`encoded`: by that codec, and in how many seconds, where that is done already."""
         size, spent_s, found = len(stored.payload), 0.0, stored
-        if name != RAW and have is not None and have.codec == self._codecs[name].id:
+        if self._is_there(name, have):
+            assert have is not None
             found = have
         elif name != RAW:
-            began_s = self._clock.now()
-            found = coded.encoded(stored, self._codecs[name])
-            spent_s = self._clock.now() - began_s
+            found, spent_s = encoded or self._encoded(stored, name)
             self._learned[name].encoded(size, len(found.payload), spent_s)
         for tier in takers:
             passed = self._passed[tier]
@@ -171,6 +187,12 @@ class Coder:
             self._passed[takers[0]].encode_s[name] += spent_s
         return found
 
+    def _is_there(self, name: str, have: StoredObject | None) -> bool:
+        return name != RAW and have is not None and have.codec == self._codecs[name].id
+
+    def _encoded(self, stored: StoredObject, name: str) -> tuple[StoredObject, float]:
+        return self._timed(lambda: coded.encoded(stored, self._codecs[name]))
+
     def _stats(self, rules: TierCodecs, passed: _Passed) -> CoderStats:
         own = [name for name in rules.names if name in self._codecs]
         rates = {name: known for name in own if (known := self._learned[name].rates()) is not None}
@@ -182,3 +204,33 @@ class Coder:
             decode_s=dict.fromkeys(own, 0.0) | dict(passed.decode_s),
             break_even_bytes_per_s={name: max(0.0, known.break_even_bytes_per_s()) for name, known in rates.items()},
         )
+
+
+class Recoding:
+    """An object of one tier on its way into the form that is right for another. `decode` and `encode` may be called in any
+    thread, in that order; `choose` between them, and `form` at the end, where the coder is called."""
+
+    def __init__(self, coder: Coder, found: StoredObject, source: int, tier: int, link: LinkFit | None) -> None:
+        self._coder, self._found, self._source, self._tier, self._link = coder, found, source, tier, link
+        self._raw: tuple[StoredObject, float] | None = None
+        self._coded: tuple[StoredObject, float] | None = None
+        self._name = RAW
+
+    def decode(self) -> None:
+        """Raises Refused."""
+        self._raw = self._coder._timed(lambda: coded.decoded(self._found, self._coder._read))
+
+    def choose(self) -> bool:
+        """Whether it has to be encoded."""
+        assert self._raw is not None, "it is not decoded yet"
+        raw = self._coder._decoded(self._found, self._source, *self._raw)
+        self._name = self._coder._chosen(raw, self._tier, self._link)
+        return self._name != RAW and not self._coder._is_there(self._name, self._found)
+
+    def encode(self) -> None:
+        assert self._raw is not None, "it is not decoded yet"
+        self._coded = self._coder._encoded(self._raw[0], self._name)
+
+    def form(self) -> StoredObject:
+        assert self._raw is not None, "it is not decoded yet"
+        return self._coder._form(self._raw[0], self._name, [self._tier], self._found, self._coded)
