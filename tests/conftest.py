@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -64,10 +63,10 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback interface that nothing listens on, and that nobody is given by chance meanwhile."""
+    from netgain.deciding.experiment.arms.port import free_port
+
+    return free_port()
 
 
 @pytest.fixture

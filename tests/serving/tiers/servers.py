@@ -14,13 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from netgain.deciding.experiment.arms.port import free_port
 from tests.waiting import PATIENCE_S
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def valkey_program() -> str:

@@ -1,22 +1,40 @@
 """Ports of launched servers: a free one, or the pinned one if nobody else has it; and how a user's words pin one."""
 
+import contextlib
 import itertools
+import secrets
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 import psutil
 
-from netgain.errors import UsageError
+from netgain.errors import Unavailable, UsageError
 
 _LAST = 65_535
+_FIRST = 10_240  # below lie ports that services are known by
+_TRIES = 32
 _SETTINGS = ("port=", "host=")  # netgain's, as --set gives them
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback interface that nothing listens on now, if possible one that the system gives to nobody unasked:
+    a server that takes seconds before it listens finds it free still."""
+    first, last = _FIRST, _given_unasked()
+    tried = (first + secrets.randbelow(last - first) for _ in range(_TRIES if last > first else 0))
+    for port in (*tried, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise Unavailable("no port of the loopback interface is free; end what holds them, or pin a port")
+
+
+def _given_unasked() -> int:
+    """The first port of those from which the system serves whoever asks for any, outgoing connections above all."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _FIRST  # not known: any port is as good
 
 
 def check_port(port: int, arm: str) -> None:
