@@ -81,6 +81,31 @@ def test_transfer_and_suffix_overlap_as_predicted(transfer_s: float, groups: int
     assert overlapped_s < apart_s - 0.5 * hidden_s
 
 
+def test_layers_that_take_longer_than_whole_blocks_are_given_up() -> None:
+    """To hide a transfer gains nothing where by layers it takes as much longer: after a few, blocks come whole."""
+    clock = VirtualClock()
+    medium = Faulty()
+    one = engine(clock, shaped(clock, 0.001, PREFIX / 4 * BLOCK_BYTES / 1.0, medium), policy="always")
+
+    async def slow(start: int, data):
+        await clock.sleep(0.02)  # for every block, of each group
+        return data
+
+    async def main(served: Served) -> None:
+        await store(served, 3)
+        medium.fault = slow
+        for turn in range(6):
+            served.engine.scheduler.pool.clear_cache()
+            await served.run(request(f"warm{turn}", PROMPT, 1))
+            assert served.right(request(f"warm{turn}", PROMPT, 1))
+            assert served.kv(f"warm{turn}").loaded_tokens >= PREFIX
+        by_layers = [served.kv(f"warm{turn}").overlapped_tokens for turn in range(6)]
+        assert by_layers[0] > 0, "tried"
+        assert by_layers[-1] == 0
+
+    on_virtual_time(one, main)
+
+
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
 @pytest.mark.parametrize("how", ["flipped", "truncated", "gone", "dead"])
 def test_layers_that_do_not_come_right_are_computed(fails_at: int, how: str) -> None:

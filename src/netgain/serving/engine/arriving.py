@@ -129,7 +129,10 @@ class Overlaps:
         hidden_s = sum(tail.took_s[one.came_before :])
         if one.alone and pass_s is not None and hidden_s > 0:
             self._learn(one, pass_s, hidden_s, seconds - one.placed_s - one.waited_s)
-            self._choice.hiding.observed(hidden_s, seconds - one.placed_s - pass_s)
+            # by groups of layers it may all take longer, too: what reads and checks them has more, and smaller, pieces to do
+            whole_s = self._choice.whole_s(load, tail.first)
+            more_s = 0.0 if whole_s is None else sum(tail.took_s) - whole_s
+            self._choice.hiding.observed(hidden_s, seconds - pass_s + more_s)
         return True
 
     def _learn(self, one: ArrivingTail, pass_s: float, hidden_s: float, took_s: float) -> None:

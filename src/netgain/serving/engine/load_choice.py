@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from netgain.cost.link import LinkEstimate, LinkFit
-from netgain.cost.loading import NOT_LAYERED, Choice, Layered, Why, choose, layered
+from netgain.cost.loading import NOT_LAYERED, Choice, Layered, Why, choose, layered, load_s
 from netgain.serving.engine.kv_load import Load, TieringOptions
 from netgain.serving.engine.prefill_cost import PrefillCost
 from netgain.serving.engine.sequence import Sequence as Queued
@@ -18,14 +18,15 @@ _ASKED_AGAIN = 50  # loads
 
 
 class Hiding:
-    """What of a transfer really is hidden behind a step: where it needs the processor, too, the step takes longer."""
+    """What of a transfer is gained by hiding it behind a step: where it needs the processor, too, the step takes longer, and so
+    does the transfer."""
 
     def __init__(self) -> None:
         self._kept: deque[float] = deque(maxlen=16)
         self._asked = 0
 
     def observed(self, hidden_s: float, lost_s: float) -> None:
-        """Of `hidden_s` that were to be hidden, the step took `lost_s` longer than without."""
+        """Of `hidden_s` that passed during a step, so much was lost again: step and transfer took `lost_s` longer than apart."""
         self._kept.append(min(1.0, max(0.0, 1.0 - lost_s / hidden_s)))
         self._asked = 0
 
@@ -83,6 +84,11 @@ class LoadChoice:
         """How many of the last blocks of a load that begins with the one numbered `first` should come by layers."""
         self.hiding.asked()
         return self._layered(load, first, load.end - first, load.links).blocks
+
+    def whole_s(self, load: Load, first: int) -> float | None:
+        """The transfer of the blocks from the one numbered `first` on, if they came whole, by what links cost when asked."""
+        places = load.places[first : load.end]
+        return load_s(places, load.links, self._object_bytes, self._options.group)
 
     def pass_s(self, sequence: Queued, blocks: int) -> float | None:
         """The first step of what follows the first `blocks` blocks."""
