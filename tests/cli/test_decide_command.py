@@ -19,6 +19,7 @@ SHARED = '--kv-transfer-config {"remote_url":"redis://h:1"}'
         (["--workload", "nowhere/prompts.jsonl"], "cannot be read"),
         (["--technique", "ngrm"], "did you mean 'ngram'"),
         (["--slo", "ttft=fast"], "not understood"),
+        (["--technique", "kv-compression", "--codec", "zst"], "did you mean 'zstd'"),
         (["--price", "0"], "the price '0' is not understood"),
         (["--concurrency", "0"], "concurrency is 0"),
         (["--temperature", "9"], "temperature is 9.0"),

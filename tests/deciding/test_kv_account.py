@@ -102,6 +102,11 @@ def test_the_report_shows_them_beside_the_arm_without_tiers(make_record, records
     assert rows["bytes of KV over bytes that came, headers counted"] == ("–", "2.00")
     assert rows["forms in which loads came"] == ("–", "raw: 1, raw+zstd: 1, zstd: 1")
     assert rows["loads that took longer than computing was predicted to"] == ("–", "1 of 3")
+    raw = tuple(
+        msgspec.structs.replace(arm, kv=kv_account(records[2:3]) if arm.name == BASELINE else arm.kv) for arm in arms
+    )
+    beside = {row.figure: row[1:] for row in reported(msgspec.structs.replace(outcome, arms=raw))}
+    assert beside["decoding, per request that loaded"] == ("–", "10.0 ms"), "raw is not decoded"
     page = render_html(outcome)
     assert all(row.figure in page and row.candidate in page for row in reported(outcome))
     assert "What tiers took and gave" in page

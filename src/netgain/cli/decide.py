@@ -28,11 +28,12 @@ from netgain.deciding.report.progress import TerminalProgress
 from netgain.deciding.report.several import candidates_document
 from netgain.deciding.report.terminal import print_summary
 from netgain.deciding.report.write import write_report
-from netgain.deciding.technique.codec_asked import parse_codec
+from netgain.deciding.technique.codec_asked import CodecAsked, parse_codec
 from netgain.deciding.technique.tier_asked import parse_tier
 from netgain.errors import UsageError
 from netgain.measuring.observe.names import Engine
 from netgain.plain_file import unused
+from netgain.serving.tiers.codecs.names import unknown
 
 
 def report_folder(workload: str, now: datetime.datetime) -> Path:
@@ -221,7 +222,7 @@ def decide(
         price=None if price is None else parse_price(price),
         tier=None if tier is None else parse_tier(tier),
         tier_reset=tier_reset,
-        codec=None if codec is None else parse_codec(codec),
+        codec=None if codec is None else _codec_named(codec, engine),
         kv_token_bytes=None if kv_token_bytes is None else parse_token_bytes(kv_token_bytes),
         headers=dict(read_header(text) for text in header or ()),
     )
@@ -245,6 +246,14 @@ def decide(
     if outcome.analysis is None:  # there was nothing to try, which is an answer
         return DONE
     return of_verdict(outcome.analysis.verdict.decision, outcome.analysis.verdict.void)
+
+
+def _codec_named(text: str, engine: str) -> CodecAsked:
+    """Those of netgain are known here, before anything is measured."""
+    asked = parse_codec(text)
+    if engine == "netgain" and (said := unknown(asked.name)):
+        raise UsageError(said)
+    return asked
 
 
 def _engine_named(name: str) -> Engine:

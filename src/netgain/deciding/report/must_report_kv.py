@@ -61,9 +61,9 @@ def _decoding(outcome: Outcome) -> list[Row]:
         _row(
             outcome,
             "decoding, per request that loaded",
-            lambda arm: seconds(arm.decode_s / len(arm.lengths) if arm.coded else None),
+            lambda arm: seconds(arm.decode_s / len(arm.lengths)) if arm.coded else NONE,
         ),
-        _row(outcome, "KV decoded per second", lambda arm: rate(arm.decoded_per_s, "bytes")),
+        _row(outcome, "KV decoded per second", lambda arm: rate(arm.decoded_per_s, "bytes") if arm.coded else NONE),
     ]
 
 
