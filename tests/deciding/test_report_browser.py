@@ -123,6 +123,17 @@ async def test_page_and_pictures_follow_the_scheme_of_the_system(adopted, tmp_pa
         assert (light + 0.05) / (dark + 0.05) >= least, expression
 
 
+SMALLEST = """Math.min(...[...document.querySelectorAll("svg text")].filter(one => one.checkVisibility())
+  .map(one => parseFloat(getComputedStyle(one).fontSize) * one.ownerSVGElement.getScreenCTM().a))"""
+
+
+async def test_words_in_pictures_can_be_read_on_a_phone_without_the_page_growing_wider(adopted, tmp_path, page):
+    await page.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=2, mobile=True)
+    await page.show(write_report(adopted, tmp_path / "report"))
+    assert await page.value(SMALLEST) >= 9.0
+    assert await page.value("document.documentElement.scrollWidth") <= 390
+
+
 async def test_all_that_scrolls_or_folds_is_reached_by_tab_shows_its_focus_and_opens_by_key(adopted, tmp_path, page):
     await page.show(write_report(adopted, tmp_path / "report"))
     await page.call("Emulation.setFocusEmulationEnabled", enabled=True)

@@ -265,6 +265,13 @@ async def test_failures_are_said_first(tmp_path: Path) -> None:
     assert "1 of 8 requests failed (1 http)" in found.caveats[0]
 
 
+async def test_answers_without_a_token_are_said(tmp_path: Path) -> None:
+    async with ScriptedServer(lambda _: Script([(0.0, DONE)])) as server:
+        ask = Ask(url=server.url, workload=workload(tmp_path, 4), client=LOOSE)
+        found = await measure(ask, tmp_path / "out", Told())
+    assert any(said.startswith("4 of 4 requests were answered without a token") for said in found.caveats)
+
+
 async def test_a_server_that_closes_connections_is_not_asked_over_old_ones(tmp_path: Path) -> None:
     """llama.cpp does: every second request in a row would go out twice."""
     leaving = Script(QUICK.steps, ending="deaf")

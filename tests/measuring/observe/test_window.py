@@ -1,6 +1,7 @@
 """A server's metrics over a window: only what happened in it, and nothing where nothing can be known."""
 
 import math
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,6 +42,43 @@ def test_counters_are_what_they_gained_and_a_fall_is_a_restart(values: list[floa
     gained = seen.gained("asked_total")
     assert gained == (pytest.approx(values[-1] - values[0]) if rising else None)
     assert bool(seen.restarts) is not rising
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "1e400"])
+def test_a_counter_that_is_no_number_is_unknown_and_no_restart(value: str) -> None:
+    told = text("# TYPE vllm:generation_tokens_total counter", f"vllm:generation_tokens_total {value}")
+    seen = window(told, told)
+    assert seen.restarts == ()
+    assert seen.gained("vllm:generation_tokens_total") is None
+    assert figures(seen, "vllm")["output_tokens"].problem == "it was no number"
+
+
+def test_a_counter_that_is_no_number_for_a_while_gained_what_its_ends_say_unless_it_fell() -> None:
+    told = [text("# TYPE asked_total counter", f"asked_total {value}") for value in ("3", "NaN", "8", "2")]
+    assert window(*told[:3]).gained("asked_total") == 5.0
+    fallen = window(*told)
+    assert fallen.gained("asked_total") is None
+    assert fallen.restarts
+
+
+def test_a_histogram_that_is_no_number_is_no_restart() -> None:
+    told = text("# TYPE h histogram", 'h_bucket{le="+Inf"} NaN', "h_sum 1", "h_count NaN")
+    seen = window(told, told).histograms["h"]
+    assert seen.count is None
+    assert seen.problem == "its count is no number"
+
+
+def test_a_page_is_read_in_time_that_grows_with_its_lines() -> None:
+    def cpu_s(lines: int) -> float:
+        page = "".join(f'vllm:x{{a="{place}"}} 1\n' for place in range(lines))  # no heading: a family for each line
+        spent = []
+        for _ in range(3):
+            began = time.thread_time()
+            assert len(read_exposition(page, 0.0).families["vllm:x"].samples) == lines
+            spent.append(time.thread_time() - began)
+        return min(spent)
+
+    assert cpu_s(16_000) < 20.0 * cpu_s(2_000)  # 8 where it grows with the lines, 50 with their square
 
 
 def test_a_restart_is_noticed_though_the_counter_has_overtaken_itself() -> None:

@@ -17,12 +17,19 @@ WIDTH = 720
 
 
 def figure(height: float, title: str, parts: Sequence[str], width: float = WIDTH, told: str = "") -> Markup:
-    """A picture that scales with the page; `title` is read out in its place, and `told`, what it shows, after it."""
+    """A picture that scales with the page; `title` is read out in its place, and `told`, what it shows, after it. One as wide as
+    the page scrolls where that would make its words too small to read (a phone)."""
     described = f"<desc>{escape(told)}</desc>" if told else ""
-    return Markup(
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
+    wide = width >= WIDTH
+    kind = "wide" if wide else "narrow"
+    picture = (
+        f'<svg viewBox="0 0 {width:g} {height:g}" class="{kind}" role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{described}{''.join(parts)}</svg>"
     )
+    if wide:
+        label = f"Picture: {escape(title)}"
+        picture = f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">{picture}</div>'
+    return Markup(picture)
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:

@@ -31,6 +31,12 @@ def caveats_of(measurement: Measurement, met: Met, ask: Ask) -> tuple[str, ...]:
         said.append(
             f"{summary.failed} of {count(summary.requests, 'request')} failed ({kinds}); they count as infinitely late."
         )
+    silent = summary.succeeded - (summary.ttft.count or 0)
+    if silent > 0:
+        said.append(
+            f"{silent} of {count(summary.requests, 'request')} were answered without a token: they count as ended, with no first "
+            "token to wait for, so end-to-end times tell little of the model's work; look at what the server answers."
+        )
     if summary.resent:
         said.append(
             f"{count(summary.resent, 'request')} went out a second time, because the server had closed the connection that was "

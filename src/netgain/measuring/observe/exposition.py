@@ -49,25 +49,26 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def read_exposition(text: str, at_s: float) -> Snapshot:
     """Never raises: what cannot be read is a problem of that family, and the other families are there."""
-    families: dict[str, Family] = {}
+    found: dict[str, tuple[Kind, list[Sample]]] = {}  # lines without a heading come as a family each
     problems: list[str] = []
     for name, part in _parts(text):
         try:
             for family in text_string_to_metric_families(part):
-                samples = tuple(
+                samples = [
                     Sample(sample.name, tuple(sorted(sample.labels.items())), float(sample.value))
                     for sample in family.samples
                     if not sample.name.endswith("_created")
-                )
+                ]
                 if not samples:
                     continue
                 kind = _KINDS.get(family.type, "unknown")
                 full = samples[0].name if kind == "counter" else family.name
-                if full in families:
-                    samples = (*families[full].samples, *samples)
-                families[full] = Family(full, kind, samples)
+                earlier = found[full][1] if full in found else []
+                earlier += samples
+                found[full] = (kind, earlier)
         except (ValueError, KeyError, IndexError) as error:
             problems.append(f"{name}: cannot be read ({str(error)[:200]})")
+    families = {name: Family(name, kind, tuple(samples)) for name, (kind, samples) in found.items()}
     return Snapshot(at_s, families, tuple(problems))
 
 

@@ -75,6 +75,8 @@ def histogram_delta(family: Family, gained: Counts, name: str) -> HistogramDelta
             series[tuple(sorted(rest.items()))][bound] = gained[sample.name, sample.labels]
     counts = _of(family, gained, f"{name}_count")
     total = None if not counts else math.fsum(counts.values())
+    if total is not None and not math.isfinite(total):
+        return HistogramDelta(count=None, sum=None, problem="its count is no number")
     summed = math.fsum(_of(family, gained, f"{name}_sum").values()) if _of(family, gained, f"{name}_sum") else None
     if summed is not None and not math.isfinite(summed):
         summed = None

@@ -238,11 +238,11 @@ def _spellings(engine: Engine, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _figure(window: ServerWindow, meaning: Meaning, tried: tuple[str, ...]) -> Figure:
-    restarted = "the server began again within the window"
     if meaning.role == "counter":
         name = next((name for name in tried if name in window.counters), None)
         gained = None if name is None else window.gained(name)
-        problem = restarted if name is not None and gained is None else None
+        why = "the server began again within the window" if window.restarts else "it was no number"
+        problem = why if name is not None and gained is None else None
         return Figure(role="counter", unit=meaning.unit, name=name, tried=tried, gained=gained, problem=problem)
     if meaning.role == "gauge":
         name = next((name for name in tried if window.gauges.get(name)), None)

@@ -13,7 +13,7 @@ _SAME_START_S = 1.5  # clocks that are set while a server runs move its start by
 
 
 class CounterDelta(msgspec.Struct, frozen=True):
-    """What one label set gained. None: it fell, so the server began again within the window and the gain is unknown."""
+    """What one label set gained. None: unknown, since it fell (the server began again within the window) or was no number."""
 
     labels: Labels
     gained: float | None
@@ -88,10 +88,9 @@ def observed(snapshots: Sequence[Snapshot], missed: int = 0) -> ServerWindow | N
             histograms[name] = _histogram(name, family, snapshots, restarted=bool(restarts))
         else:
             raw += _raw(name, first, last)
-    fell = sorted(
-        name for name, deltas in counters.items() if any(delta.gained is None for delta in deltas) and not restarts
-    )
-    if fell:
+    unknown = [name for name, deltas in counters.items() if any(delta.gained is None for delta in deltas)]
+    fell = sorted(name for name in unknown if any(map(_falls, _series(name, snapshots).values())))
+    if fell and not restarts:
         restarts = (f"{fell[0]} fell" + (f", and {len(fell) - 1} more" if len(fell) > 1 else ""),)
     return ServerWindow(
         began_s=first.at_s,
@@ -124,29 +123,39 @@ def _gains(name: str, snapshots: Sequence[Snapshot], restarted: bool) -> tuple[C
 
 
 def _gained(name: str, snapshots: Sequence[Snapshot], restarted: bool) -> dict[tuple[str, Labels], float | None]:
-    """By sample: how much it rose over all snapshots, None when it fell between any two, or vanished."""
-    ends = [snapshots[-1]]
-    if not could_not_read(snapshots[0], name):
-        ends.append(snapshots[0])  # a family that is told once it has happened began at 0, as a label set does
-    seen = [_values(name, each) for each in snapshots if name in each.families or any(each is end for end in ends)]
+    """By sample: how much it rose over all snapshots, None when it fell between any two, vanished, or was no number at an end."""
     gained: dict[tuple[str, Labels], float | None] = {}
-    for key in {key for values in seen for key in values}:
-        series = [values.get(key) for values in seen]
-        rises = True
-        before = 0.0
-        for value in series:
-            if value is None:
-                rises = rises and before == 0.0  # not there yet, or gone
-                continue
-            rises = rises and value >= before
-            before = value
+    for key, series in _series(name, snapshots).items():
         begin = series[0] or 0.0
         end = series[-1]
-        if restarted or not rises or end is None or not math.isfinite(end - begin):
+        if restarted or end is None or not math.isfinite(end - begin) or _falls(series):
             gained[key] = None
         else:
             gained[key] = end - begin
     return gained
+
+
+def _series(name: str, snapshots: Sequence[Snapshot]) -> dict[tuple[str, Labels], list[float | None]]:
+    """By sample: its values in order of time, None where it was not told."""
+    ends = [snapshots[-1]]
+    if not could_not_read(snapshots[0], name):
+        ends.append(snapshots[0])  # a family that is told once it has happened began at 0, as a label set does
+    seen = [_values(name, each) for each in snapshots if name in each.families or any(each is end for end in ends)]
+    return {key: [values.get(key) for values in seen] for key in {key for values in seen for key in values}}
+
+
+def _falls(series: Sequence[float | None]) -> bool:
+    """Whether a counter fell or vanished. What is no number (NaN, infinity) says neither."""
+    before = 0.0
+    for value in series:
+        if value is None:
+            if before != 0.0:
+                return True
+        elif math.isfinite(value):
+            if value < before:
+                return True
+            before = value
+    return False
 
 
 def _ranges(name: str, snapshots: Sequence[Snapshot]) -> tuple[GaugeRange, ...]:
@@ -179,9 +188,9 @@ def _mean(points: Sequence[tuple[float, float]]) -> float:
 
 def _histogram(name: str, family: Family, snapshots: Sequence[Snapshot], restarted: bool) -> HistogramDelta:
     gained = _gained(name, snapshots, restarted)
+    series = _series(name, snapshots)
     # sums of negative observations fall, and are no sign of a restart
-    unknown = [key for key, value in gained.items() if value is None and not key[0].endswith("_sum")]
-    if unknown:
+    if any((restarted or _falls(series[key])) and not key[0].endswith("_sum") for key in gained):
         return HistogramDelta(count=None, sum=None, problem="it began again within the window")
     known = {key: math.nan if value is None else value for key, value in gained.items()}
     return histogram_delta(family, known, name)
