@@ -138,9 +138,12 @@ class ScriptedServer:
             writer.close()
             await writer.wait_closed()
             return False
-        started = False
+        started, before_s = False, 0.0
         for at_s, data in script.steps:
-            await asyncio.sleep(max(0.0, seen.at_s + at_s - time.monotonic()))
+            # where a busy machine was late with a step, those behind it keep their distance, so that each is seen by itself
+            due_s = seen.at_s + at_s if not seen.written_s else max(seen.at_s, seen.written_s[-1] - before_s) + at_s
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            before_s = at_s
             if not started:
                 started = self._begin(script, writer)
             seen.written_s.append(time.monotonic())

@@ -7,7 +7,7 @@ import time
 
 from netgain.serving.api.keys import KeyLimits, new_key
 
-ROUNDS = 5
+ROUNDS = 7
 
 
 def test_a_prompt_that_another_tenant_has_asked_takes_as_long_as_one_that_nobody_has(
@@ -33,6 +33,10 @@ def test_a_prompt_that_another_tenant_has_asked_takes_as_long_as_one_that_nobody
             took_s["own"].append(ask("acme", secret))
             took_s["other's"].append(ask("other", secret))
             took_s["new to both"].append(ask("other", unknown))
-    median = {name: statistics.median(values) for name, values in took_s.items()}
-    assert median["own"] < 0.5 * median["new"], "a prefix that is found must show, or this test could not fail"
-    assert 0.6 < median["other's"] / median["new to both"] < 1.6
+
+    def ratio(name: str, to: str) -> float:
+        """Of neighbours in time, since what else the machine does changes from round to round."""
+        return statistics.median(one / other for one, other in zip(took_s[name], took_s[to], strict=True))
+
+    assert ratio("own", "new") < 0.4, "a prefix that is found must show, or this test could not fail"
+    assert 0.5 < ratio("other's", "new to both") < 2.0

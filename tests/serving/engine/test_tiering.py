@@ -27,7 +27,7 @@ from tests.serving.engine.tiered import (
     shaped,
     text,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_for
 
 
 async def test_a_prefix_that_comes_back_gives_the_same_tokens() -> None:
@@ -49,14 +49,14 @@ def test_on_a_thread_of_its_own() -> None:
     engine = make_engine(WallClock(), runner=OwnThread(), policy="always")
     served = Served(engine)
     asyncio.run(served.run(request("one", text(1, 30))))
-    answered = engine._tiering._runner.ask(lambda: None, 5.0)
+    answered = engine._tiering._runner.ask(lambda: None, PATIENCE_S)
     assert answered is None
-    for _ in range(200):
+
+    def stored() -> bool:  # all blocks, not only the first
         counted = engine.tier_counters()
-        # all blocks, not only the first
-        if counted["tier_stored_bytes/tier0"] and not counted["tier_queued_bytes/tier0"]:
-            break
-        asyncio.run(asyncio.sleep(0.01))
+        return bool(counted["tier_stored_bytes/tier0"]) and not counted["tier_queued_bytes/tier0"]
+
+    wait_for(stored)
     engine.scheduler.pool.clear_cache()
     asyncio.run(served.run(request("again", text(1, 30))))
     assert served.kv("again").loaded_tokens == 28
