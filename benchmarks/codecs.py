@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from benchmarks import _report
 from netgain.cli.cache_codecs import gate_texts
 from netgain.folders import cache_folder
+from netgain.measuring.quality.paired_scores import tango_interval
 from netgain.serving.runtime.codec_gate.run import measured
 from netgain.serving.runtime.codec_gate.verdict import Row
 from netgain.serving.tiers.codecs.names import NAMES
@@ -27,7 +28,9 @@ def measure(
     told: Callable[[str, float], None] = lambda what, done: None, again: bool = False
 ) -> dict[str, _report.Figure]:
     """The figures of all codecs; `told` what is being measured, and the share that is done."""
-    report = measured("default", NAMES, gate_texts("bundled"), cache_folder(), told, again=again)
+    report = measured(
+        "default", NAMES, gate_texts("bundled"), cache_folder(), told, again=again, interval=tango_interval
+    )
     return figures(report.rows)
 
 

@@ -20,13 +20,15 @@ from netgain.serving.runtime.codec_gate.verdict import Interval, Loss, Row
 LOSS = Loss(
     perplexity_ratio=Interval(1.002, 0.999, 1.005),
     kl=Interval(0.003, 0.002, 0.004),
-    kl_p99=0.05,
+    kl_p99=Interval(0.05, 0.04, 0.06),
     same_first=Interval(0.97, 0.96, 0.98),
     positions=2000,
     texts=20,
     found=60,
     found_raw=60,
     asked=96,
+    won=0,
+    fewer=Interval(0.0, 0.0, 0.01),
 )
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from netgain.cli.progress import progress_bar
 from netgain.folders import cache_folder
+from netgain.measuring.quality.paired_scores import tango_interval
 from netgain.measuring.quality.texts import load_texts
 from netgain.serving.tiers.codecs.names import NAMES
 from netgain.serving.tiers.codecs.registry import check_name
@@ -40,6 +41,8 @@ def codecs(
     texts: Annotated[
         str, typer.Option(help="'bundled', or a file of texts like those you serve (as netgain quality takes).")
     ] = "bundled",
+    most_texts: Annotated[int, typer.Option(min=1, help="So many of them, the longest.")] = MOST_TEXTS,
+    passages: Annotated[int, typer.Option(min=1, help="Passages of eight questions whose answers they hold.")] = 48,
     again: Annotated[bool, typer.Option("--again", help="Measure anew what was measured before.")] = False,
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
@@ -48,7 +51,7 @@ def codecs(
     names = tuple(dict.fromkeys(codec or NAMES))
     for name in names:
         check_name(name)
-    pieces = gate_texts(texts)
+    pieces = gate_texts(texts, most_texts)
     from netgain.serving.runtime.codec_gate.run import measured  # torch
 
     with progress_bar() as progress:
@@ -64,6 +67,8 @@ def codecs(
             activations=activations,
             block_tokens=block_tokens,
             again=again,
+            interval=tango_interval,
+            passages=passages,
         )
     if json:
         print(dumps(msgspec.to_builtins(report)))
@@ -71,10 +76,10 @@ def codecs(
         _show(report)
 
 
-def gate_texts(source: str) -> list[str]:
-    """The 24 longest."""
+def gate_texts(source: str, most: int = MOST_TEXTS) -> list[str]:
+    """The longest."""
     pieces = [text.prompt for text in load_texts(source) if isinstance(text.prompt, str)]
-    return sorted(pieces, key=len, reverse=True)[:MOST_TEXTS]
+    return sorted(pieces, key=len, reverse=True)[:most]
 
 
 def _show(report: Report) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from netgain.errors import UsageError
 from netgain.serving.blocks.scope import Scope
+from netgain.serving.engine.kv_load import Load
 from netgain.serving.engine.purging import EnginePurged
 from netgain.serving.engine.request import Request, SamplingParams
 from netgain.serving.runtime.llm import LLM
@@ -170,13 +171,26 @@ def rot(place: Path, draw: random.Random, most: int) -> dict[Path, bytes]:
     return spoilt
 
 
-def flips(folder: Path, place: Path, wanted: int) -> None:
-    """So many single bits flipped under a running engine, in rounds; each is found and removed, and no answer changes."""
+def flips(folder: Path, place: Path, wanted: int, groups: int = 1) -> None:
+    """So many single bits flipped under a running engine, in rounds; each is found and removed, and no answer changes. With more
+    than one group of layers, blocks come by these."""
     draw = random.Random(7)
     prompts = [tuple(draw.randrange(250) for _ in range(250)) for _ in range(16)]
     short = SamplingParams(max_tokens=4, temperature=0.7, seed=3, ignore_eos=True)
     flipped = 0
-    with engine(folder, f"disk:{place}:64MiB?durable=false", layer_groups=1) as llm:
+    with engine(folder, f"disk:{place}:64MiB?durable=false", layer_groups=groups) as llm:
+        by_layers = 0
+        if groups > 1:  # whatever is predicted of it
+
+            def all_of_it(load: Load, first: int) -> int:
+                nonlocal by_layers
+                by_layers += 1
+                return load.end - first
+
+            tiering = llm.built.engine._tiering
+            assert tiering is not None
+            assert len(tiering._overlaps._starts) == groups
+            tiering._choice.tail_blocks = all_of_it  # type: ignore[method-assign]
 
         def ask() -> list[tuple[int, ...]]:
             completions = llm.generate(prompts, short)
@@ -199,10 +213,12 @@ def flips(folder: Path, place: Path, wanted: int) -> None:
         llm.built.engine.check()
         assert counted(llm, "tier_refused/disk") == flipped == wanted
         assert loaded(llm) > 0
+        assert (by_layers > 0) == (groups > 1)
 
 
-def test_a_thousand_flipped_bits_change_no_token(folder: Path, tmp_path: Path) -> None:
-    flips(folder, tmp_path / "kv", 1000)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_thousand_flipped_bits_change_no_token(folder: Path, tmp_path: Path, groups: int) -> None:
+    flips(folder, tmp_path / "kv", 500, groups)
 
 
 def stored(llm: LLM) -> None:

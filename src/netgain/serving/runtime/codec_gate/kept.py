@@ -29,7 +29,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """`text`: SHA-256 of what it was measured on; `arithmetic`: how the codecs computed."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     subject: Subject
     text: str
     arithmetic: str

@@ -13,7 +13,7 @@ from netgain.serving.model.cache import PagedKV
 from netgain.serving.model.kv import DTYPES
 from netgain.serving.model.load import LoadedModel
 from netgain.serving.runtime.codec_gate.retrieval import Passage, passages
-from netgain.serving.runtime.codec_gate.verdict import Interval, Loss, Row, judge
+from netgain.serving.runtime.codec_gate.verdict import Interval, Loss, LostInterval, Row, judge
 from netgain.serving.tiers.codecs import tables
 from netgain.serving.tiers.codecs.cachegen import WIDTHS
 from netgain.serving.tiers.codecs.codec import Codec, Form
@@ -25,6 +25,7 @@ MOST_PREFIX = 384  # tokens of a text that are coded
 MOST_CONTINUED = 128
 TRAINED_ON = 1024  # tokens from which tables are made
 _RESAMPLES = 2000
+_TAIL = 0.99
 _SPELLS = ("bfloat16", "float32")
 
 Tell = Callable[[str, float], None]
@@ -122,14 +123,16 @@ def make_tables(ground: Ground, text: str) -> dict[str, bytes]:
     return {name: tables.pack(tables.make(samples, width)) for name, width in WIDTHS.items()}
 
 
-def measure(ground: Ground, codecs: Sequence[Codec], texts: Sequence[str], tell: Tell) -> Iterator[Row]:
-    """A row for each codec. Raises UsageError where no text is long enough."""
+def measure(
+    ground: Ground, codecs: Sequence[Codec], texts: Sequence[str], tell: Tell, interval: LostInterval, count: int
+) -> Iterator[Row]:
+    """A row for each codec, with `count` passages of questions. Raises UsageError where no text is long enough."""
     encode = ground.loaded.tokenizer.encode
     read = [encode(text, start=True) for text in texts]
     texts_left = [tokens for tokens in read if len(tokens) >= 4 * ground.block_tokens]
     if not texts_left:
         raise UsageError(f"no text has {4 * ground.block_tokens} tokens, of which half is coded and half continues")
-    asked = passages(lambda text: encode(text, start=True))
+    asked = passages(lambda text: encode(text, start=True), count)
     tallies = [_Tally(codec) for codec in codecs]
     steps = len(texts_left) + len(asked)
     for number, tokens in enumerate(texts_left):
@@ -139,7 +142,7 @@ def measure(ground: Ground, codecs: Sequence[Codec], texts: Sequence[str], tell:
         _on_passage(ground, passage, tallies)
         tell("answers in the prompt", (len(texts_left) + number + 1) / steps)
     for tally in tallies:
-        yield tally.row()
+        yield tally.row(interval)
 
 
 class _Tally:
@@ -155,7 +158,7 @@ class _Tally:
         self.losses: list[np.ndarray] = []  # how much less likely what follows is
         self.same: list[np.ndarray] = []
         self.own_loss: list[np.ndarray] = []
-        self.found = self.found_raw = self.asked = 0
+        self.found = self.found_raw = self.asked = self.won = 0
 
     def through(self, ground: Ground, raw: bytes) -> bytes | memoryview | bytearray:
         """The block as it comes back; counts bytes and time."""
@@ -172,9 +175,9 @@ class _Tally:
         self.exact = self.exact and back == raw
         return back
 
-    def row(self) -> Row:
+    def row(self, interval: LostInterval) -> Row:
         block_bytes = self.raw_bytes / max(1, len(self.encode_s))
-        state, why = ("token-identical", "every bit came back") if self.exact else judge(self.loss())
+        state, why = ("token-identical", "every bit came back") if self.exact else judge(self.loss(interval), interval)
         return Row(
             name=self.codec.name,
             id=self.codec.id,
@@ -183,24 +186,27 @@ class _Tally:
             table_bytes=self.codec.table_bytes,
             encode_bytes_per_s=block_bytes / float(np.median(self.encode_s)),
             decode_bytes_per_s=block_bytes / float(np.median(self.decode_s)),
-            loss=None if self.exact else self.loss(),
+            loss=None if self.exact else self.loss(interval),
             state=state,
             why=why,
         )
 
-    def loss(self) -> Loss:
+    def loss(self, interval: LostInterval) -> Loss:
         ratio = _interval(self.losses)
-        divergences = np.concatenate(self.divergences)
+        lost = self.found_raw - self.found + self.won
+        low, high = interval(self.asked, lost, self.won)
         return Loss(
             perplexity_ratio=Interval(*(math.exp(x) for x in (ratio.value, ratio.low, ratio.high))),
             kl=_interval(self.divergences),
-            kl_p99=float(np.quantile(divergences, 0.99)),
+            kl_p99=_tail(self.divergences),
             same_first=_interval(self.same),
-            positions=len(divergences),
+            positions=sum(map(len, self.divergences)),
             texts=len(self.losses),
             found=self.found,
             found_raw=self.found_raw,
             asked=self.asked,
+            won=self.won,
+            fewer=Interval((lost - self.won) / max(1, self.asked), -high, -low),
         )
 
 
@@ -242,16 +248,18 @@ def _on_passage(ground: Ground, passage: Passage, tallies: Sequence[_Tally]) -> 
     ground.prefill(passage.tokens[:prefix], kv)
     own = ground.blocks(kv, prefix // size)
 
-    def found() -> int:
+    def found() -> list[bool]:
         right = (ground.continued(prefix, inputs, kv, torch.tensor(rows)).argmax(1) == torch.tensor(targets)).numpy()
-        return sum(bool(right[of == question].all()) for question in range(len(suffixes)))
+        return [bool(right[of == question].all()) for question in range(len(suffixes))]
 
     by_own_kv = found()
     for tally in tallies:
         tally.asked += len(suffixes)
-        tally.found_raw += by_own_kv
+        tally.found_raw += sum(by_own_kv)
         _replace(ground, kv, own, tally)
-        tally.found += by_own_kv if tally.exact else found()
+        decoded = by_own_kv if tally.exact else found()
+        tally.found += sum(decoded)
+        tally.won += sum(now and not before for now, before in zip(decoded, by_own_kv, strict=True))
 
 
 def _replace(ground: Ground, kv: PagedKV, own: Sequence[bytes], tally: _Tally) -> None:
@@ -266,3 +274,19 @@ def _interval(by_text: Sequence[np.ndarray]) -> Interval:
     means = sums[drawn].sum(1) / counts[drawn].sum(1)
     low, high = np.quantile(means, (0.025, 0.975))
     return Interval(float(sums.sum() / counts.sum()), float(low), float(high))
+
+
+def _tail(by_text: Sequence[np.ndarray]) -> Interval:
+    """The p99 over all positions, with its percentile interval when texts are drawn again: each position counts as often as its
+    text was drawn."""
+    values = np.concatenate(by_text)
+    order = np.argsort(values)
+    text = np.repeat(np.arange(len(by_text)), [len(part) for part in by_text])[order]
+    draw = np.random.default_rng(0)
+    drawn = np.empty(_RESAMPLES)
+    for number in range(_RESAMPLES):
+        times = np.bincount(draw.integers(0, len(by_text), len(by_text)), minlength=len(by_text))
+        below = np.cumsum(times[text])
+        drawn[number] = values[order[np.searchsorted(below, _TAIL * below[-1])]]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Interval(float(np.quantile(values, _TAIL, method="inverted_cdf")), float(low), float(high))

@@ -7,7 +7,7 @@ import numpy as np
 
 FACTS = 12
 QUESTIONS = 8
-PASSAGES = 12
+PASSAGES = 48  # so that a codec that loses no answer can be told from one that loses two in a hundred
 _COLOURS = ("red", "blue", "green", "black", "white", "yellow", "brown", "grey", "silver", "golden")
 _THINGS = ("lamp", "chair", "kettle", "violin", "ladder", "basket", "clock", "mirror", "drum", "bicycle")
 
@@ -26,12 +26,12 @@ class Passage(NamedTuple):
     questions: list[Question]
 
 
-def passages(encode: Encode) -> list[Passage]:
-    """12 passages of 12 facts, 8 questions about each; the same for every model. A tokenizer that cuts a passage otherwise
+def passages(encode: Encode, count: int = PASSAGES) -> list[Passage]:
+    """So many passages of 12 facts, 8 questions about each; the same for every model. A tokenizer that cuts a passage otherwise
     once a question follows gives the tokens before the difference to the passage."""
     choice = np.random.default_rng(7)
     made = []
-    for _ in range(PASSAGES):
+    for _ in range(count):
         things = choice.permutation(len(_COLOURS) * len(_THINGS))[:FACTS]
         facts = [
             (f"The {_COLOURS[thing // len(_THINGS)]} {_THINGS[thing % len(_THINGS)]}", int(choice.integers(100, 1000)))

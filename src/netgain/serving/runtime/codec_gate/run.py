@@ -13,6 +13,8 @@ from netgain.serving.model.kernels.select import load_kernels
 from netgain.serving.model.load import load_model
 from netgain.serving.runtime.codec_gate import kept
 from netgain.serving.runtime.codec_gate.measure import Ground, Tell, make_tables, measure
+from netgain.serving.runtime.codec_gate.retrieval import PASSAGES
+from netgain.serving.runtime.codec_gate.verdict import LostInterval
 from netgain.serving.runtime.quality import bundled_text
 from netgain.serving.tiers.codecs.names import NAMES
 from netgain.serving.tiers.codecs.registry import arithmetic, build
@@ -30,9 +32,11 @@ def measured(
     activations: str = "auto",
     block_tokens: int = 16,
     again: bool = False,
+    interval: LostInterval,
+    passages: int = PASSAGES,
 ) -> kept.Report:
-    """The rows of `names`. `tell` hears what is being done and the share of it that is. Raises UsageError for KV that is not
-    plain numbers, and as load_model does."""
+    """The rows of `names`; `interval` is of the difference of paired proportions. `tell` hears what is being done and the share
+    of it that is. Raises UsageError for KV that is not plain numbers, and as load_model does."""
     if kv_dtype not in ("auto", "bf16", "fp32"):
         raise UsageError(f"codecs are measured on bf16 or fp32 KV, not {kv_dtype!r}")
     kv = kv_dtype if kv_dtype != "auto" else ("fp32" if dtype == "fp32" else "bf16")
@@ -48,7 +52,7 @@ def measured(
             kv_dtype=str(Ground(loaded, kv, block_tokens).shape.dtype),
             block_tokens=block_tokens,
         ),
-        text=kept.text_digest([train, *texts]),
+        text=kept.text_digest([train, str(passages), *texts]),
         arithmetic=computing.name,
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
         rows=(),
@@ -61,7 +65,7 @@ def measured(
         ground = Ground(loaded, kv, block_tokens)
         tables = make_tables(ground, train)
         codecs = [build(name, computing, tables.get(name)) for name in missing]
-        rows = (*report.rows, *measure(ground, codecs, texts, tell))
+        rows = (*report.rows, *measure(ground, codecs, texts, tell, interval, passages))
         report = kept.with_rows(report, [row for name in NAMES for row in rows if row.name == name])
         kept.write(cache, report, tables)
     return kept.with_rows(report, [row for name in names if (row := report.row(name))])
