@@ -311,3 +311,11 @@ def test_shared_memory_is_a_location(told: Told) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     assert run(["cache", "stats", f"shm:{name}"]) == 2
     assert run(["cache", "stats", "shm:../x"]) == 2
+
+
+def test_stats_of_a_server_say_what_its_own_limit_means_for_kv(told: Told) -> None:
+    with valkey("--maxmemory", "50mb", "--maxmemory-policy", "noeviction") as server:
+        location = f"valkey://127.0.0.1:{server.port}/0"
+        (notice,) = told("stats", location)[0]["notices"]
+        assert "evicts nothing" in notice
+        assert told("stats", f"{location}?capacity=1MiB")[0]["notices"] == []

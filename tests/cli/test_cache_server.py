@@ -25,6 +25,12 @@ netgain_kv_tier_refused_total{reason="torn",replica="0",tier="valkey"} 9
 # TYPE netgain_kv_tier_unwritten_total counter
 netgain_kv_tier_unwritten_total{reason="queue_full",replica="0",tier="disk"} 7
 netgain_kv_tier_unwritten_total{reason="full",replica="1",tier="disk"} 1
+# TYPE netgain_kv_tier_capacity_bytes gauge
+netgain_kv_tier_capacity_bytes{replica="0",tier="disk"} 3145728
+# TYPE netgain_kv_tier_bytes gauge
+netgain_kv_tier_bytes{replica="0",tier="disk"} 1048576
+# TYPE netgain_kv_tier_notices gauge
+netgain_kv_tier_notices{replica="0",tier="disk"} 1
 # TYPE netgain_kv_tier_unread_total counter
 netgain_kv_tier_unread_total{reason="timeout",replica="0",tier="disk"} 0
 """
@@ -44,4 +50,6 @@ def test_refusals_are_told_by_reason() -> None:
     assert "disk: refused: 4 no key, 3 torn" in shown.getvalue()
     assert "disk: not stored: 1 full, 7 queue full" in shown.getvalue()
     assert "32 (2 MiB) came and were not used" in shown.getvalue()
+    assert "1 MiB of 3 MiB" in shown.getvalue()
+    assert "disk: its server's own limit" in shown.getvalue()
     assert "not read:" not in shown.getvalue()

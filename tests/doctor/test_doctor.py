@@ -210,6 +210,18 @@ def test_a_server_of_another_kind_is_looked_at_as_far_as_it_tells(stranger: Call
     assert "not a netgain server" in found["what serves"].seen
 
 
+def test_a_tier_whose_server_works_against_it_is_named(stranger: Callable[..., str]) -> None:
+    told = b"""# TYPE netgain_kv_tier_notices gauge
+netgain_kv_tier_notices{replica="0",tier="valkey"} 1.0
+netgain_kv_tier_notices{replica="1",tier="valkey"} 1.0
+netgain_kv_tier_notices{replica="0",tier="dram"} 0.0
+"""
+    answers = {"/v1/models": (200, b'{"data": [{"id": "m"}]}'), "/metrics": (200, told)}
+    found = _named(network.server(stranger(answers)))
+    assert found["KV tier valkey"].state is State.NOTE
+    assert "KV tier dram" not in found
+
+
 def test_a_server_that_asks_for_a_key_and_is_ill(stranger: Callable[..., str]) -> None:
     ill = b'{"error": {"message": "no engine is ready: killed"}}'
     found = _named(network.server(stranger({"/health": (503, ill), "/v1/models": (401, b"{}")})))

@@ -26,6 +26,7 @@ from netgain.cli.cache_show import (
 from netgain.serving.tiers.inventory import Found, Silent, verify, walk
 from netgain.serving.tiers.locations import is_folder, without_password
 from netgain.serving.tiers.object import Reason
+from netgain.serving.tiers.tending import notices
 from netgain.serving.tiers.tier import Tier
 
 app = typer.Typer(no_args_is_help=True, help="Look into KV tiers, verify or purge them.")
@@ -46,9 +47,10 @@ def stats(locations: Locations, vault: VaultOption = None, json: AsJson = False)
 
     async def look(location: str, tier: Tier) -> Content:
         found = [(one, keys.owner(one)) async for one in walk(tier)]
-        return content_of(
-            without_password(location), found, tier.stats().usage.foreign if is_folder(location) else None
-        )
+        foreign = tier.stats().usage.foreign if is_folder(location) else None
+        content = content_of(without_password(location), found, foreign)
+        content.notices = await notices(tier)
+        return content
 
     contents = [read_server(location) if is_server(location) else visit(location, look) for location in locations]
     if json:

@@ -19,7 +19,8 @@ _PATIENCE_S = 10.0
 class TierUse(msgspec.Struct, frozen=True, kw_only=True):
     """Of one tier; None: it is not known. `hit_rate`: objects used of those asked for. `not_admitted` blocks were kept out by its
     rule, `demoted` objects it gave up to the tier below. `refused`, `unread` and `unwritten` are sums over the reasons in
-    `refused_by`, `unread_by` and `unwritten_by`, which name those that occurred."""
+    `refused_by`, `unread_by` and `unwritten_by`, which name those that occurred. `notices`:
+    things that its server has set against keeping KV there."""
 
     hits: int
     misses: int
@@ -36,6 +37,9 @@ class TierUse(msgspec.Struct, frozen=True, kw_only=True):
     hit_rate: float | None
     load_bytes_per_s: float | None
     held_bytes: int | None
+    capacity_bytes: int | None
+    evictions: int
+    notices: int | None
     broken: bool | None
 
 
@@ -196,6 +200,9 @@ def _tier(figures: _Figures, tier: str) -> TierUse:
         hit_rate=hits / (hits + misses) if hits + misses else None,
         load_bytes_per_s=figures.value("netgain_kv_tier_load_bytes_per_second", tier=tier),
         held_bytes=figures.whole("netgain_kv_tier_bytes", tier=tier),
+        capacity_bytes=figures.whole("netgain_kv_tier_capacity_bytes", tier=tier),
+        evictions=count("evictions"),
+        notices=figures.whole("netgain_kv_tier_notices", tier=tier),
         broken=None if broken is None else broken > 0,
     )
 
@@ -278,7 +285,7 @@ def _show_tiers(use: ServerUse, console: Console) -> None:
             f"{one.unwritten:,}",
             write_size(one.loaded_bytes),
             write_size(one.stored_bytes),
-            "unknown" if one.held_bytes is None else write_size(one.held_bytes),
+            _held(one),
             "unknown" if one.load_bytes_per_s is None else write_size(one.load_bytes_per_s),
         )
     console.print(table)
@@ -287,6 +294,12 @@ def _show_tiers(use: ServerUse, console: Console) -> None:
             if by:
                 told = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(by.items()))
                 console.print(f"{name}: {what}: {told}", markup=False)
+        if one.notices:
+            console.print(
+                f"{name}: its server's own limit of memory works against keeping KV there: the server's log and netgain cache "
+                "stats of its address say how to mend that",
+                markup=False,
+            )
         if one.not_admitted or one.demoted:
             console.print(
                 f"{name}: {one.not_admitted:,} blocks not admitted, {one.demoted:,} objects handed down", markup=False
@@ -323,6 +336,11 @@ def _show_blending(location: str, one: Blending, console: Console) -> None:
         + ("" if one.memory_bytes is None else f"; {write_size(one.memory_bytes)} in memory"),
         markup=False,
     )
+
+
+def _held(one: TierUse) -> str:
+    held = "unknown" if one.held_bytes is None else write_size(one.held_bytes)
+    return held if one.capacity_bytes is None else f"{held} of {write_size(one.capacity_bytes)}"
 
 
 def _share(part: float, whole: float) -> str:

@@ -48,7 +48,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 class Content(msgspec.Struct, kw_only=True):
     """All of one location. `tenants` by name as shown, `layouts` as KV heads x head dimension, type and block length; `roots`
-    are different models, settings and cache salts. `refused` objects cannot be used, by their headers alone."""
+    are different models, settings and cache salts. `notices`: what in a server's settings works against keeping KV there
+    (None: it does not say). `refused` objects cannot be used, by their headers alone."""
 
     location: str
     objects: int = 0
@@ -64,6 +65,7 @@ class Content(msgspec.Struct, kw_only=True):
     undated: int = 0
     refused: dict[Reason, int] = {}
     foreign: int | None = None
+    notices: tuple[str, ...] | None = None
 
 
 class Verified(msgspec.Struct, kw_only=True):
@@ -165,6 +167,8 @@ def show_content(content: Content, now_s: float, console: Console) -> None:
         console.print(f"cannot be used: {_reasons(content.refused)}; remove with netgain cache verify --remove")
     if content.foreign:
         console.print(f"{count(content.foreign, 'file')} in the folder not netgain's, left alone")
+    for notice in content.notices or ():
+        console.print(f"note: {notice}", markup=False)
 
 
 def show_rows(rows: list[Row], left_out: int, now_s: float, console: Console) -> None:

@@ -3,6 +3,7 @@
 import errno
 import importlib.metadata
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -86,6 +87,24 @@ def server(url: str) -> Iterator[Finding]:
     yield from _health(base, health)
     yield from _keys(urlsplit(base).hostname or "", bare_models)
     yield from _identity(base, models)
+    yield from _tiers(base)
+
+
+def _tiers(base: str) -> Iterator[Finding]:
+    """KV tiers whose server's own limit works against them, by a netgain server's metrics."""
+    try:
+        text = _get(f"{base}/metrics").body.decode("utf-8", "replace")
+    except OSError:
+        return
+    found = re.findall(r'^netgain_kv_tier_notices\{[^}]*tier="([^"]*)"[^}]*\} ([\d.e+]+)$', text, re.MULTILINE)
+    for tier in sorted({tier for tier, number in found if float(number) > 0}):
+        yield note(
+            "server",
+            f"KV tier {tier}",
+            "its server's own limit of memory works against keeping KV there",
+            "KV is refused once the server is full, or takes all of its memory",
+            "netgain cache stats valkey://HOST:PORT/DB says what to set",
+        )
 
 
 def _unreachable(base: str, error: OSError) -> Finding:

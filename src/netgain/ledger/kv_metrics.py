@@ -86,6 +86,14 @@ CODEC_GAUGES: Mapping[str, tuple[str, str]] = {
 }
 TIER_GAUGES: Mapping[str, tuple[str, str]] = {
     "tier_bytes": ("netgain_kv_tier_bytes", "Bytes that a tier holds, where it can tell."),
+    "tier_capacity_bytes": (
+        "netgain_kv_tier_capacity_bytes",
+        "Bytes that netgain keeps in a tier at most, where it does.",
+    ),
+    "tier_notices": (
+        "netgain_kv_tier_notices",
+        "What a tier's server has set that works against keeping KV there; the log says what, and the mend.",
+    ),
     "tier_queued_bytes": ("netgain_kv_tier_queued_bytes", "Bytes waiting to be stored in a tier."),
     "tier_pinned_bytes": ("netgain_kv_tier_pinned_bytes", "Bytes that pins keep from eviction."),
     "tier_broken": ("netgain_kv_tier_broken", "1 while a tier is left alone because it failed."),

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from netgain.errors import UsageError
+from netgain.serving.runtime.build_tiers import check_room
 from netgain.serving.runtime.tier_specs import parse_tier, shown
 from netgain.serving.tiers.eviction import LRU
 from netgain.serving.tiers.locations import open_location, without_password
@@ -108,3 +109,21 @@ def test_an_option_that_is_said_twice_or_that_a_location_does_not_have_is_refuse
         open_location("valkey://host/0?prefx=mine:", LRU(1))
     pytest.importorskip("redis")
     open_location("valkey://host/0?prefix=mine:&ttl=5s&codec=zstd", LRU(1))
+
+
+@pytest.mark.parametrize("tier", ["valkey://host:6379/0", "rediss://host/1", "s3://bucket/kv"])
+def test_a_server_or_bucket_may_have_a_capacity_of_netgains_own(tier: str) -> None:
+    assert parse_tier(tier).capacity_bytes == 0
+    assert parse_tier(f"{tier}?capacity=10GiB&admit=second-use").capacity_bytes == 10 << 30
+    with pytest.raises(ValueError, match="says capacity twice"):
+        parse_tier(f"{tier}?capacity=10GiB&capacity=1GiB")
+    with pytest.raises(ValueError, match="is no size"):
+        parse_tier(f"{tier}?capacity=0")
+    with pytest.raises(ValueError, match="has no option 'capacity'"):
+        parse_tier("disk:/var/kv:1GiB?capacity=1GiB")
+
+
+def test_a_capacity_without_room_for_one_block_is_refused() -> None:
+    with pytest.raises(UsageError, match="valkey tier of 1 KiB has no room for one block"):
+        check_room([parse_tier("valkey://host/0?capacity=1KiB")], [2000])
+    check_room([parse_tier("valkey://host/0"), parse_tier("valkey://host/1?capacity=1MiB")], [2000])

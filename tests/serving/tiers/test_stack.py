@@ -7,7 +7,7 @@ import pytest
 
 from netgain.cost.link import ShapedLink
 from netgain.ledger.clock import VirtualClock, WallClock
-from netgain.serving.tiers.disk import DiskMedium
+from netgain.serving.tiers.disk import DiskMedium, DiskOptions
 from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import LRU
 from netgain.serving.tiers.layered import LayeredObject
@@ -276,3 +276,45 @@ async def test_what_is_condemned_leaves_the_queues_and_the_rest_is_stored() -> N
     await on(clock, work)
     assert sorted(await stack.tiers[0].keys() or []) == sorted({*objects} - condemned | {next(iter(objects))})
     assert stack.stats().queued_bytes == (0,)
+
+
+@pytest.mark.parametrize("room", [1000, 32])
+async def test_what_is_over_a_smaller_capacity_at_the_start_is_handed_down(tmp_path: Path, room: int) -> None:
+    """It was deleted when the folder was read, before anybody could be told. A queue with room for few makes it wait."""
+    objects = several(range(40))
+    size = len(next(iter(objects.values())))
+    wide = DiskMedium(tmp_path, LRU(1 << 20))
+    for address, data in objects.items():
+        await wide.write(address, data)
+    await wide.close()
+    upper = DiskMedium(tmp_path, LRU(4 * size), DiskOptions(hands_down=True))
+    assert upper.usage().bytes == 40 * size, "it is still there"
+    below = DramMedium(LRU(1 << 20))
+    clock = WallClock()
+    tiers = [Tier("disk", upper, clock), Tier("dram", below, clock)]
+    stack = Stack(tiers, clock, room * size, back=(1,))
+    await stack.begin()
+    await stack.settle()
+    assert upper.usage().bytes == 4 * size
+    stats = stack.stats()
+    assert stats.demoted == (36, 0)
+    assert stats.dropped == (0, 0)
+    assert stats.tiers[0].usage.evictions == 36
+    kept = set(await tiers[0].keys() or [])
+    assert len(kept) == 4
+    assert set(await tiers[1].keys() or []) == set(objects) - kept
+    found = await stack.load(list(objects))
+    assert found == list(objects.values())
+    await stack.close()
+
+
+async def test_without_a_tier_below_what_is_over_at_the_start_is_evicted_and_counted(tmp_path: Path) -> None:
+    objects = several(range(10))
+    wide = DiskMedium(tmp_path, LRU(1 << 20))
+    for address, data in objects.items():
+        await wide.write(address, data)
+    await wide.close()
+    narrow = DiskMedium(tmp_path, LRU(4 * len(next(iter(objects.values())))))
+    assert narrow.usage().evictions == 6
+    assert narrow.usage().objects == 4
+    await narrow.close()

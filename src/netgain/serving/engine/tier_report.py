@@ -53,6 +53,8 @@ def named_counters(stats: StackStats, coded: Sequence[CoderStats] = ()) -> Mappi
             "tier_demoted": demoted,
             "tier_breaker_opened": tier.breaker_opened,
             "tier_bytes": tier.usage.bytes,
+            "tier_capacity_bytes": tier.usage.capacity_bytes,
+            "tier_notices": tier.notices,
             "tier_queued_bytes": queued,
             "tier_broken": float(tier.breaker != "closed"),
             "tier_load_p95_s": tier.loaded.p95_s,

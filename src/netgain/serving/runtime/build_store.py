@@ -64,6 +64,7 @@ def build_store(
     stack = Stack(tiers, clock, settings.queue_bytes, back)
     store = KVStore(stack, planes, clock, envelope, coder, admissions)
     runner = OwnThread()
+    runner.start(store.begin())
     if destroyed is not None or settings.retention_s is not None:
         # reading every header of a bucket costs money; servers and buckets forget by themselves
         swept = [tier for tier, spec in zip(tiers, specs, strict=True) if spec.kind in OWN]

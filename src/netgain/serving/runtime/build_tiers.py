@@ -12,6 +12,7 @@ from netgain.cost.quantity import write_size
 from netgain.errors import UsageError
 from netgain.ledger.clock import Clock
 from netgain.serving.runtime.tier_specs import TierSpec
+from netgain.serving.tiers.bounded import BoundedMedium, BoundedOptions
 from netgain.serving.tiers.disk import DiskMedium, DiskOptions
 from netgain.serving.tiers.dram import DramMedium
 from netgain.serving.tiers.eviction import POLICIES
@@ -23,6 +24,7 @@ from netgain.serving.tiers.shared_memory import check_folder, folder_of
 from netgain.serving.tiers.staging import Staging
 from netgain.serving.tiers.tier import Tier, TierOptions
 
+LIST_BUCKET_S = 3600.0  # every thousand names cost a request that is paid for
 MEMORY = frozenset({"dram", "shm"})
 FOLDERS = frozenset({"shm", "disk"})
 OWN = MEMORY | FOLDERS  # that netgain keeps below a size by itself
@@ -35,6 +37,8 @@ def build_tiers(specs: Sequence[TierSpec], clock: Clock, expected: Expected, opt
     tiers, staging = [], Staging()
     for index, spec in enumerate(specs):
         number = kinds[:index].count(spec.kind)
+        below = specs[index + 1 : index + 2]
+        spec = msgspec.structs.replace(spec, hands_down=any(one.write == "back" for one in below))
         name = f"{spec.kind}{number + 1}" if number else spec.kind
         tiers.append(Tier(name, _shaped(spec, _MEDIA[spec.kind](spec, staging), clock), clock, options, expected))
     return tiers
@@ -45,7 +49,7 @@ def check_room(specs: Sequence[TierSpec], objects: Sequence[int]) -> None:
     machine has, one folder twice, nothing above that could give anything up."""
     largest, folders = max(objects), set[Path]()
     for spec in specs:
-        if spec.kind in OWN and spec.capacity_bytes < largest:
+        if (spec.kind in OWN or spec.capacity_bytes) and spec.capacity_bytes < largest:
             raise UsageError(
                 f"a {spec.kind} tier of {write_size(spec.capacity_bytes)} has no room for one block of this model's KV, which "
                 f"takes {write_size(largest)}: make it larger, or leave it out"
@@ -89,7 +93,8 @@ def folder_for(spec: TierSpec) -> Path:
 
 def _disk(spec: TierSpec, staging: Staging) -> Medium:
     eviction = Pinning(POLICIES[spec.eviction](spec.capacity_bytes))
-    return DiskMedium(folder_for(spec), eviction, DiskOptions(durable=spec.durable), staging)
+    options = DiskOptions(durable=spec.durable, hands_down=spec.hands_down)
+    return DiskMedium(folder_for(spec), eviction, options, staging)
 
 
 def _shm(spec: TierSpec, staging: Staging) -> Medium:
@@ -100,10 +105,11 @@ def _shm(spec: TierSpec, staging: Staging) -> Medium:
 def _valkey(spec: TierSpec, staging: Staging) -> Medium:
     from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions  # an extra
 
-    options = RemoteOptions(ttl_s=spec.ttl_s)
+    options = RemoteOptions(ttl_s=spec.ttl_s, capacity=spec.capacity_bytes or None)
     if spec.prefix is not None:
         options = msgspec.structs.replace(options, prefix=spec.prefix)
-    return RemoteMedium(spec.where, options, staging)
+    medium = RemoteMedium(spec.where, options, staging)
+    return BoundedMedium(medium, spec.capacity_bytes) if spec.capacity_bytes else medium
 
 
 def _s3(spec: TierSpec, staging: Staging) -> Medium:
@@ -116,7 +122,10 @@ def _s3(spec: TierSpec, staging: Staging) -> Medium:
     )
     if spec.prefix is not None:
         options = msgspec.structs.replace(options, prefix=spec.prefix)
-    return ObjectsMedium(spec.where, options)
+    medium = ObjectsMedium(spec.where, options)
+    if not spec.capacity_bytes:
+        return medium
+    return BoundedMedium(medium, spec.capacity_bytes, BoundedOptions(relist_s=LIST_BUCKET_S))
 
 
 _MEDIA: Mapping[str, Callable[[TierSpec, Staging], Medium]] = MappingProxyType(

@@ -32,16 +32,17 @@ _OPTIONS = MappingProxyType(
         "dram": _COMMON | {"eviction"},
         "shm": _COMMON | {"eviction"},
         "disk": _COMMON | {"eviction", "durable"},
-        "valkey": _COMMON | {"ttl", "prefix"},
-        "s3": _COMMON | {"endpoint", "region"},
+        "valkey": _COMMON | {"ttl", "prefix", "capacity"},
+        "s3": _COMMON | {"endpoint", "region", "capacity"},
     }
 )
 
 
 class TierSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier: `where` is a folder, a name of shared memory or an address. `admit` is a rule of admission.py; `write`: it is
-    offered what is stored, or (back) what the tier above gives up. `codec` and `codec_when` are this tier's own, None what the
-    settings say of all. `bandwidth` (bytes/s) and `latency` (seconds) put it behind a link of that shape, for experiments."""
+    """One tier: `where` is a folder, a name of shared memory or an address; `capacity_bytes` 0 is a server's or bucket's without
+    one of netgain's own. `admit` is a rule of admission.py; `write`: it is offered what is stored, or (back) what the tier above
+    gives up; `hands_down` is set of that tier above. `codec` and `codec_when` are this tier's own, None what the settings say of
+    all. `bandwidth` (bytes/s) and `latency` (seconds) put it behind a link of that shape, for experiments."""
 
     kind: str
     where: str = ""
@@ -58,6 +59,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True):
     latency: float = 0.0
     codec: tuple[str, ...] | None = None
     codec_when: str | None = None
+    hands_down: bool = False
 
 
 def parse_tier(text: str) -> TierSpec:
@@ -102,7 +104,7 @@ def _options(kind: str, text: str, query: str) -> dict[str, object]:
         if name not in _OPTIONS[kind]:
             known = ", ".join(sorted(_OPTIONS[kind]))
             raise ValueError(f"{text!r}: a {kind} tier has no option {name!r}; it has {known}")
-        if ("ttl_s" if name == "ttl" else name) in values:
+        if {"ttl": "ttl_s", "capacity": "capacity_bytes"}.get(name, name) in values:
             raise ValueError(f"{text!r} says {name} twice: leave one")
         if name == "endpoint":
             _checked(value, text)
@@ -111,6 +113,8 @@ def _options(kind: str, text: str, query: str) -> dict[str, object]:
         elif name in ("latency", "ttl"):
             seconds = _seconds(value, text)
             values["ttl_s" if name == "ttl" else name] = seconds or (None if name == "ttl" else 0.0)
+        elif name == "capacity":
+            values["capacity_bytes"] = _size(value, text)
         elif name == "codec":
             values[name] = _codecs(value, text)
         elif name in _CHOICES:

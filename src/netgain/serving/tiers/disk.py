@@ -8,7 +8,6 @@ Several processes may share a folder; each learns of the others' files when it a
 
 import asyncio
 import contextlib
-import fcntl
 import itertools
 import os
 import re
@@ -23,7 +22,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from netgain.serving.tiers.eviction import Eviction
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Still, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.serving.tiers.object_files import (
     entries,
@@ -36,6 +35,7 @@ from netgain.serving.tiers.object_files import (
     shards,
     unusable,
     whole_object,
+    write_whole,
 )
 from netgain.serving.tiers.pinning import Pinning, pins_of
 from netgain.serving.tiers.staging import Staging
@@ -44,21 +44,24 @@ T = TypeVar("T")
 _OBJECT = re.compile(r"[0-9a-f]{64}\.kv")
 _UNFINISHED = re.compile(r"[0-9a-f]{64}\.\d+-\d+\.tmp")
 _TOUCH_EVERY_S = 60.0
+_SHED_AT_ONCE = 16  # files read and removed for one call
 _AT_ONCE = 256  # files that a scan takes in without letting others at the bookkeeping
 
 
 class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`durable`: files are on the medium before they are seen, so that a power cut leaves none that is torn (they would be
     refused by their checksum anyway). `rescan_s`: how often the folder is read again for what others wrote or removed.
-    `tidy`: what dead writers left is removed at the start, and reading counts as use; False for who only looks."""
+    `hands_down`: what is over at the start is kept until `shed` gives it up, for somebody who wants it. `tidy`: what dead
+    writers left is removed at the start, and reading counts as use; False for who only looks."""
 
     durable: bool = True
     threads: int = 2
     rescan_s: float = 300.0
+    hands_down: bool = False
     tidy: bool = True
 
 
-class DiskMedium:
+class DiskMedium(Still):
     """At most `eviction.capacity` bytes of files; what is over at the start is evicted, oldest use first.
 
     Raises UsageError when the folder neither exists nor can be made. Files with other names are counted and left alone.
@@ -78,6 +81,7 @@ class DiskMedium:
         # held while room is made, so that who writes finds it made; taken before the other
         self._evicting = threading.Lock()
         self._evictions = self._evicted_bytes = self._leftovers = self._foreign = 0
+        self._over: dict[bytes, int] = {}  # of what was over at the start and is still there, the bytes
         self._touched_s: dict[bytes, float] = {}
         self._writing: set[bytes] = set()  # whose files are not there yet
         self._given_up: GivenUp | None = None
@@ -131,10 +135,21 @@ class DiskMedium:
         self._given_up = given_up
         return True
 
+    async def shed(self) -> bool:
+        def work() -> bool:
+            with self._evicting:
+                with self._lock:
+                    asked = list(self._over)[:_SHED_AT_ONCE]
+                    gone = [key for key in asked if self._over.pop(key) and key not in self._eviction]  # not used since
+                self._drop(gone)
+                return bool(self._over)
+
+        return await self._call(work)
+
     def usage(self) -> Usage:
         return Usage(
-            objects=len(self._eviction),
-            bytes=self._eviction.used_bytes,
+            objects=len(self._eviction) + len(self._over),
+            bytes=self._eviction.used_bytes + sum(self._over.values()),
             capacity_bytes=self._eviction.capacity,
             evictions=self._evictions,
             evicted_bytes=self._evicted_bytes,
@@ -232,26 +247,9 @@ class DiskMedium:
     def _write_file(self, path: Path, data: Data) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # also where somebody removed the folder
         try:
-            self._write_once(path, data)
+            write_whole(path, next(self._number), data, durable=self._options.durable)
         except (BlockingIOError, FileNotFoundError):  # another process's scan took the file for a dead writer's
-            self._write_once(path, data)
-
-    def _write_once(self, path: Path, data: Data) -> None:
-        unfinished = path.with_suffix(f".{os.getpid()}-{next(self._number)}.tmp")
-        file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            view, done = memoryview(data), 0
-            while done < len(view):
-                done += os.write(file, view[done:])
-            if self._options.durable:
-                os.fsync(file)
-            unfinished.rename(path)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(file)
+            write_whole(path, next(self._number), data, durable=self._options.durable)
 
     def _remove(self, key: bytes) -> bool:
         self._forget(key)
@@ -263,6 +261,7 @@ class DiskMedium:
 
     def _forget(self, key: bytes) -> None:
         with self._lock:
+            self._over.pop(key, None)
             self._eviction.remove(key)
             self._touched_s.pop(key, None)
 
@@ -324,7 +323,7 @@ class DiskMedium:
             else:
                 foreign += 1
         found.sort()
-        there = {key for _, key, _ in found}
+        there = {key: size for _, key, size in found}
         with self._evicting:  # so that nobody begins to write one meanwhile
             with self._lock:
                 self._foreign = foreign
@@ -335,12 +334,15 @@ class DiskMedium:
             with self._evicting:
                 with self._lock:
                     gone = [one for _, key, size in found[start : start + _AT_ONCE] for one in self._learn(key, size)]
+                    if self._options.hands_down and not self._scanned_s:
+                        self._over.update((key, there[key]) for key in gone)
+                        gone = []
                 self._drop(gone)
             time.sleep(0)  # whoever waits for the bookkeeping gets it
         self._scanned_s = time.monotonic()
 
     def _learn(self, key: bytes, size: int) -> list[bytes]:
         """Of a file that a scan found; what has to go for it. Called with the lock held."""
-        if key in self._eviction:
+        if key in self._eviction or key in self._over:
             return []
         return [key] if size > self._eviction.capacity else self._eviction.add(key, size)

@@ -5,12 +5,12 @@ process, see shared_memory.py."""
 from collections.abc import AsyncIterator, Sequence
 
 from netgain.serving.tiers.eviction import Eviction
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Still, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.serving.tiers.pinning import Pinning, pins_of
 
 
-class DramMedium:
+class DramMedium(Still):
     """At most `eviction.capacity` bytes of objects; Python's own overhead is about 200 bytes an object."""
 
     outlives = False

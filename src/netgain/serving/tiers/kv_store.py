@@ -321,6 +321,10 @@ class KVStore:
         """Forget what is these tenants', here and in every tier."""
         return await purge(self._stack, self.envelope, tenants)
 
+    async def begin(self) -> None:
+        """See Stack; a job, so it does not raise."""
+        await self._stack.begin()
+
     async def hand_down(self) -> None:
         """See Stack: before the end."""
         await self._stack.hand_down()

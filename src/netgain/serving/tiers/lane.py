@@ -17,7 +17,7 @@ class Lane:
         self.bytes = 0
         self.dropped = 0
         self.coming = 0  # bytes that are going to be offered
-        self._room = room
+        self.room = room
         self._waiting: deque[tuple[bytes, Data]] = deque()
         self._queued: dict[bytes, list[Told]] = {}  # whom to tell what becomes of it
         self._worker: asyncio.Task[None] | None = None
@@ -28,7 +28,7 @@ class Lane:
         if key in self._queued:
             self._queued[key] += [] if told is None else [told]
             return True
-        if self.bytes + len(data) > self._room:
+        if self.bytes + len(data) > self.room:
             self.dropped += 1
             return False
         self._waiting.append((key, data))
@@ -39,7 +39,7 @@ class Lane:
         return True
 
     def has_room(self, data: Data) -> bool:
-        return self.bytes + self.coming + len(data) <= self._room
+        return self.bytes + self.coming + len(data) <= self.room
 
     async def settle(self) -> None:
         if self._worker is not None:

@@ -2,11 +2,13 @@
 serve` takes behind a question mark (`prefix` of a server's keys; `endpoint` and `region` of a bucket)."""
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from netgain.cost.quantity import size
 from netgain.errors import UsageError
 from netgain.secrecy import without_userinfo
 from netgain.serving.tiers.addresses import check_endpoint, check_server
@@ -19,7 +21,8 @@ _SERVERS = {"valkey": "redis", "valkeys": "rediss", "redis": "redis", "rediss": 
 _BUCKETS = ("s3",)
 _SHM = "shm:"
 _WHERE = ("prefix", "endpoint", "region")
-_HOW = ("admit", "bandwidth", "codec", "codec_when", "latency", "ttl", "write")
+_NEVER = re.compile(r"0+(\.0*)?(us|ms|s)?")
+_HOW = ("admit", "bandwidth", "capacity", "codec", "codec_when", "latency", "ttl", "write")
 
 
 def is_folder(location: str) -> bool:
@@ -61,9 +64,9 @@ def _options(location: str, query: str) -> dict[str, str]:
     return options
 
 
-def open_location(location: str, eviction: Eviction, ttl_s: float | None = None, tidy: bool = True) -> Medium:
-    """The medium there. `eviction` holds a folder below its size; servers and buckets have limits of their own. `ttl_s`: a
-    server forgets what was written so long ago (buckets have lifecycle rules for that). `tidy`: see DiskOptions.
+def open_location(location: str, eviction: Eviction, tidy: bool = True) -> Medium:
+    """The medium there, for who looks into it. `eviction` holds a folder below its size; servers and buckets are left as they
+    are: of their `capacity` and `ttl` only the server's own settings are judged by. `tidy`: see DiskOptions.
 
     Raises UsageError for what is no location, Unavailable where its client is not installed.
     """
@@ -75,7 +78,9 @@ def open_location(location: str, eviction: Eviction, ttl_s: float | None = None,
     if scheme in _SERVERS:
         from netgain.serving.tiers.remote import RemoteMedium, RemoteOptions  # an extra that folders do without
 
-        server = RemoteOptions(ttl_s=ttl_s)
+        server = RemoteOptions(capacity=int(size(options["capacity"]).value) if "capacity" in options else None)
+        if _NEVER.fullmatch(options.get("ttl", "")):
+            server = msgspec.structs.replace(server, ttl_s=None)
         if "prefix" in options:
             server = msgspec.structs.replace(server, prefix=options["prefix"])
         return RemoteMedium(f"{_SERVERS[scheme]}://{rest}", server)

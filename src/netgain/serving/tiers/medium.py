@@ -117,6 +117,19 @@ class Medium(Protocol):
         """Returns if the medium would do as asked."""
         ...
 
+    def begin(self) -> None:
+        """Start what goes on in the background, on the event loop; may be called again."""
+        ...
+
+    async def notices(self) -> tuple[str, ...]:
+        """What in the medium's own settings works against keeping KV there, with the mend; for people."""
+        ...
+
+    async def shed(self) -> bool:
+        """Give up some of what was over the capacity at the start, telling as `on_eviction` says; whether there is more. A medium
+        that gives up all of it at once has nothing to do."""
+        ...
+
     def on_eviction(self, given_up: GivenUp) -> bool:
         """From now on call this, on the event loop, with what has to make room, unchecked; nothing is told of what is removed or
         spoilt. False: this medium does not learn what it loses. Called before anything else is."""
@@ -127,3 +140,16 @@ class Medium(Protocol):
     async def close(self) -> None:
         """Give back connections, threads and memory; may be called twice."""
         ...
+
+
+class Still:
+    """Of a Medium that does nothing by itself, and has nothing to say of its settings."""
+
+    def begin(self) -> None:
+        return
+
+    async def notices(self) -> tuple[str, ...]:
+        return ()
+
+    async def shed(self) -> bool:
+        return False

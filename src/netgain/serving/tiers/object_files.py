@@ -69,6 +69,26 @@ def whole_object(path: Path) -> bytes | None:
         os.close(file)
 
 
+def write_whole(path: Path, number: int, data: bytes | memoryview, *, durable: bool) -> None:
+    """Write a file beside its place under a name with this process's `number`, locked, and rename it. Raises OSError;
+    BlockingIOError and FileNotFoundError where another process took it for a dead writer's."""
+    unfinished = path.with_suffix(f".{os.getpid()}-{number}.tmp")
+    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        view, done = memoryview(data), 0
+        while done < len(view):
+            done += os.write(file, view[done:])
+        if durable:
+            os.fsync(file)
+        unfinished.rename(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(file)
+
+
 def is_object(path: Path | str) -> bool:
     """Whether there is a file. Raises OSError."""
     try:

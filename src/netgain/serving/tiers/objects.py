@@ -1,7 +1,8 @@
 """Object storage (S3 and what speaks like it) as a medium, through obstore. What is kept for how long is the bucket's own
-lifecycle rule; nothing here evicts."""
+lifecycle rule; nothing here evicts (see bounded.py for a capacity beside that)."""
 
 import asyncio
+import datetime
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -9,7 +10,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from netgain.errors import Unavailable, UsageError
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
+from netgain.serving.tiers.bounded import Listed
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Still, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
 from netgain.wording import install_command
 
@@ -42,10 +44,11 @@ class ObjectsOptions(msgspec.Struct, frozen=True, kw_only=True):
     allow_http: bool = False
 
 
-class ObjectsMedium:
+class ObjectsMedium(Still):
     """Objects are written only where there are none (If-None-Match), so two writers of a key cannot mix."""
 
     outlives = True
+    tells_use = False
 
     def __init__(self, url: str, options: ObjectsOptions | None = None) -> None:
         self._options = options or ObjectsOptions()
@@ -91,14 +94,25 @@ class ObjectsMedium:
         return len(there)
 
     async def pages(self) -> AsyncIterator[list[bytes]]:
+        async for page in self.survey():
+            yield [one.key for one in page]
+
+    async def survey(self) -> AsyncIterator[list[Listed]]:
         pages = obstore.list(self._store, self._options.prefix, chunk_size=_PAGE)
         while True:
             try:
                 page = await self._call(anext(pages))
             except StopAsyncIteration:
                 return
-            names = [entry["path"].rpartition("/")[2] for entry in page]
-            yield [bytes.fromhex(name[:64]) for name in names if _OBJECT.fullmatch(name)]
+            now = datetime.datetime.now(datetime.UTC)
+            named = [(entry["path"].rpartition("/")[2], entry) for entry in page]
+            yield [
+                Listed(
+                    bytes.fromhex(name[:64]), entry["size"], max(0.0, (now - entry["last_modified"]).total_seconds())
+                )
+                for name, entry in named
+                if _OBJECT.fullmatch(name)
+            ]
 
     async def ping(self) -> None:
         await self._has(bytes(32))

@@ -1,5 +1,5 @@
 """A Valkey or Redis server as a medium. Its memory, and what it evicts, are the server's own (`maxmemory` and
-`maxmemory-policy`): one that answers "out of memory" counts as full."""
+`maxmemory-policy`): one that answers "out of memory" counts as full. See bounded.py for a capacity beside that."""
 
 import asyncio
 import re
@@ -13,8 +13,10 @@ import msgspec
 
 from netgain.errors import Unavailable, UsageError
 from netgain.secrecy import without_userinfo
-from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Usage
+from netgain.serving.tiers.bounded import Listed
+from netgain.serving.tiers.medium import Data, Fault, FaultKind, GivenUp, Range, Still, Usage
 from netgain.serving.tiers.object import HEAD_BYTES
+from netgain.serving.tiers.server_limits import ServerLimits, limit_notices
 from netgain.serving.tiers.staging import Staging
 from netgain.wording import install_command
 
@@ -39,11 +41,13 @@ _PAGE = 1000  # keys that a server looks at for one answer
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`prefix` comes before every key. `ttl_s`: the server forgets an object so long after it was written (None: never).
-    `connections`: no fewer than the tier has transfers and questions at once, or one kind waits for the other."""
+    `capacity` is what is kept there at most by who asks (see bounded.py), for the notices. `connections`: no fewer than the
+    tier has transfers and questions at once, or one kind waits for the other."""
 
     prefix: str = "netgain:kv:"
     ttl_s: float | None = 86_400.0
     connections: int = 8
+    capacity: int | None = None
 
 
 class _Pool(client.BlockingConnectionPool):
@@ -58,11 +62,12 @@ class _Pool(client.BlockingConnectionPool):
         await super().ensure_connection(connection)
 
 
-class RemoteMedium:
+class RemoteMedium(Still):
     """Connects on first use, and again by itself: a connection that the server or something between dropped while idle is
     replaced within the call that finds it dead, also where nothing said that it is."""
 
     outlives = True
+    tells_use = True
 
     def __init__(self, url: str, options: RemoteOptions | None = None, staging: Staging | None = None) -> None:
         self._options = options or RemoteOptions()
@@ -127,8 +132,33 @@ class RemoteMedium:
             if not cursor:
                 return
 
+    async def survey(self) -> AsyncIterator[list[Listed]]:
+        async for page in self.pages():
+            pipeline = self._server.pipeline(transaction=False)
+            # sizes are asked without that counting as use (servers from 7.2 on), and after the times of use
+            pipeline.execute_command("CLIENT", "NO-TOUCH", "ON")
+            for name in self._names(page):
+                pipeline.object("IDLETIME", name)
+                pipeline.strlen(name)
+            pipeline.execute_command("CLIENT", "NO-TOUCH", "OFF")
+            told = (await self._call(partial(pipeline.execute, raise_on_error=False)))[1:-1]
+            yield [
+                Listed(
+                    key, size, float(idle) if isinstance(idle, int) else None
+                )  # a policy that counts uses tells no times
+                for key, idle, size in zip(page, told[::2], told[1::2], strict=True)
+                if isinstance(size, int) and size
+            ]
+
     async def ping(self) -> None:
         await self._call(lambda: self._server.ping())
+
+    async def notices(self) -> tuple[str, ...]:
+        found = await self._call(lambda: self._server.info("memory"))
+        limits = ServerLimits(
+            maxmemory=int(found.get("maxmemory", 0)), policy=str(found.get("maxmemory_policy", "unknown"))
+        )
+        return tuple(limit_notices(limits, self._options.capacity, self._options.ttl_s))
 
     def on_eviction(self, given_up: GivenUp) -> bool:
         return False

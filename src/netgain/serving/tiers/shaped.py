@@ -57,6 +57,15 @@ class ShapedMedium:
         await self._inner.ping()
         await self._until(asked_s + self._down.latency_s)
 
+    def begin(self) -> None:
+        self._inner.begin()
+
+    async def notices(self) -> tuple[str, ...]:
+        return await self._inner.notices()
+
+    async def shed(self) -> bool:
+        return await self._inner.shed()
+
     def on_eviction(self, given_up: GivenUp) -> bool:
         return self._inner.on_eviction(given_up)
 

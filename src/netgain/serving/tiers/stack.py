@@ -18,6 +18,7 @@ from netgain.serving.tiers.lane import Lane
 from netgain.serving.tiers.layered import LayeredObject
 from netgain.serving.tiers.medium import Data
 from netgain.serving.tiers.object import Refused
+from netgain.serving.tiers.tending import begin, shed
 from netgain.serving.tiers.tier import Tier
 from netgain.serving.tiers.tier_stats import TierStats
 
@@ -186,6 +187,14 @@ class Stack:
         instead of its being offered as it is. It is called for one at a time, and may take its time: what waits for it counts as
         queued for the next tier, and has no more room than that."""
         self._move_down = move
+
+    async def begin(self) -> None:
+        """Start what tiers do in the background, and hand down what was over their capacity at the start; returns when that is
+        done."""
+        await asyncio.gather(*(begin(lane.tier) for lane in self._lanes))
+        for below in self._back:
+            while await shed(self._lanes[below - 1].tier, self._lanes[below]):
+                await self._moved()
 
     async def hand_down(self) -> None:
         """Before the end: offer what would end with this process to the tier below, where that is written back, what was used

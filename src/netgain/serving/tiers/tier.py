@@ -59,7 +59,8 @@ class Tier:
         unix_s: Callable[[], float] = time.time,
     ) -> None:
         self.name, self.outlives = name, medium.outlives
-        self._medium = medium
+        self.medium = medium
+        self.notices: int | None = None  # how many things its own settings have against it; None: it was not asked
         self._clock = clock
         self._options = options or TierOptions()
         self._expected = expected
@@ -96,7 +97,7 @@ class Tier:
         found = await self._get(
             keys,
             within_s,
-            self._medium.read,
+            self.medium.read,
             whole,
             lambda key: key,
             lambda key: self._object_bytes,
@@ -123,7 +124,7 @@ class Tier:
             return one.take(end, data, self._expected, self._check_age)
 
         async def read(group: Sequence[LayeredObject]) -> list[Data | None]:
-            return await self._medium.ranges([one.wanted(end) for one in group])
+            return await self.medium.ranges([one.wanted(end) for one in group])
 
         group = self._options.group * min((one.in_one(end) for one in objects), default=1)
         found = await self._get(
@@ -196,7 +197,7 @@ class Tier:
             if self._clock.now() < self._paused_until_s:
                 raise Fault(FaultKind.PAUSED, "not written: the medium was full or read-only lately")
             started_s = self._clock.now()
-            await self._exchanges.transfer(partial(self._medium.write, key, data), len(data))
+            await self._exchanges.transfer(partial(self.medium.write, key, data), len(data))
         except Fault as fault:
             self._unwritten[fault.kind] += 1
             if fault.kind in (FaultKind.FULL, FaultKind.READ_ONLY):
@@ -214,7 +215,7 @@ class Tier:
         found: list[Data | None] = []
         try:
             for group in _groups(keys, self._options.group):
-                found += await self._exchanges.ask(partial(self._medium.heads, group))
+                found += await self._exchanges.ask(partial(self.medium.heads, group))
         except Fault as fault:
             self._other[fault.kind] += 1
             return None
@@ -227,7 +228,7 @@ class Tier:
         try:
             for group in _groups(keys, self._options.group):
                 size = len(group) * self._object_bytes
-                found += await self._exchanges.transfer(partial(self._medium.read, group), size)
+                found += await self._exchanges.transfer(partial(self.medium.read, group), size)
         except Fault as fault:
             self._other[fault.kind] += 1
             return None
@@ -241,7 +242,7 @@ class Tier:
         found: list[bool] = []
         try:
             for group in _groups(keys, _ASKED_ABOUT):
-                found += await self._exchanges.ask(partial(self._medium.has, group), until_s)
+                found += await self._exchanges.ask(partial(self.medium.has, group), until_s)
         except Fault as fault:
             self._other[fault.kind] += 1
         return found + [False] * (len(keys) - len(found))
@@ -250,11 +251,11 @@ class Tier:
         """Keep keys from eviction for so long (see Medium.pin); how many are so kept now."""
         _check_keys(keys)
         try:
-            pinned = await self._exchanges.ask(partial(self._medium.pin, keys, for_s, owner))
+            pinned = await self._exchanges.ask(partial(self.medium.pin, keys, for_s, owner))
         except Fault as fault:
             self._other[fault.kind] += 1
             return 0
-        pins = self._medium.usage().pins
+        pins = self.medium.usage().pins
         if pins is not None and pins.refused:
             self._exchanges.say(
                 "pins",
@@ -270,7 +271,7 @@ class Tier:
         removed = 0
         try:
             for group in _groups(keys, self._options.group):
-                removed += await self._exchanges.ask(partial(self._medium.remove, group))
+                removed += await self._exchanges.ask(partial(self.medium.remove, group))
         except Fault as fault:
             self._other[fault.kind] += 1
             return None
@@ -287,7 +288,7 @@ class Tier:
 
     async def pages(self) -> AsyncIterator[list[bytes] | None]:
         """All keys, page by page, each bounded; ends with None when the medium did not say, which is not held against it."""
-        pages = aiter(self._medium.pages())
+        pages = aiter(self.medium.pages())
         try:
             while (page := await self._exchanges.read_on(partial(anext, pages, None))) is not None:
                 yield page
@@ -297,7 +298,7 @@ class Tier:
 
     def on_eviction(self, given_up: GivenUp) -> bool:
         """See Medium."""
-        return self._medium.on_eviction(given_up)
+        return self.medium.on_eviction(given_up)
 
     @property
     def load_link(self) -> LinkFit | None:
@@ -328,13 +329,14 @@ class Tier:
             other_faults=dict(self._other),
             breaker=self._exchanges.breaker.state.value,
             breaker_opened=self._exchanges.breaker.opened,
-            usage=self._medium.usage(),
+            usage=self.medium.usage(),
+            notices=self.notices,
         )
 
     async def close(self) -> None:
         """Close the medium; may be called twice."""
         await self._exchanges.close()
-        await self._medium.close()
+        await self.medium.close()
 
 
 def _check_keys(keys: Sequence[bytes]) -> None:

@@ -39,6 +39,7 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     breaker: str
     breaker_opened: int
     usage: Usage
+    notices: int | None = None  # what of the medium's own settings works against it; None: it has not said
 
 
 class Direction:
