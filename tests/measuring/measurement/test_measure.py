@@ -265,6 +265,18 @@ async def test_failures_are_said_first(tmp_path: Path) -> None:
     assert "1 of 8 requests failed (1 http)" in found.caveats[0]
 
 
+async def test_a_result_with_failures_can_be_read_again(tmp_path: Path) -> None:
+    def script(seen: Seen) -> Script:  # two of twenty fail, so upper ends of intervals are infinite
+        return Script(status=500) if seen.body["prompt"] in ("question 3", "question 9") else QUICK
+
+    async with ScriptedServer(script) as server:
+        ask = Ask(url=server.url, workload=workload(tmp_path, 20), client=LOOSE)
+        found = await measure(ask, tmp_path / "out", Told())
+    assert found.summary.failed == 2
+    again = read_measurement(tmp_path / "out")
+    assert again.summary.ttft.p50 == found.summary.ttft.p50
+
+
 async def test_answers_without_a_token_are_said(tmp_path: Path) -> None:
     async with ScriptedServer(lambda _: Script([(0.0, DONE)])) as server:
         ask = Ask(url=server.url, workload=workload(tmp_path, 4), client=LOOSE)

@@ -17,7 +17,7 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     `count`: samples, without failures (None: another tool did not say). `failed`: failed requests inside the percentiles.
     `thin`: the percentiles that are simply the most extreme sample, because there are too few. `interval`: 95 % confidence
     intervals of p50, p95 and p99 that allow for neighbours sharing their fate (None: too few samples). JSON knows no infinity
-    and shows null: null with `failed` above 0 reads "failed".
+    and shows null, also at the ends of intervals: null with `failed` above 0 reads "failed".
     """
 
     count: int | None
@@ -27,7 +27,7 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     p95: float | None
     p99: float | None
     thin: tuple[str, ...] = ()
-    interval: dict[str, tuple[float, float] | None] = {}
+    interval: dict[str, tuple[float | None, float | None] | None] = {}
 
 
 def per_request(values: Sequence[float | None], overlap: float = 1.0) -> Percentiles:
@@ -79,7 +79,7 @@ def weigh(gaps: Sequence[list[tuple[float, int]] | None]) -> tuple[list[list[tup
 
 def _intervals(
     samples: Sequence[Sequence[tuple[float, float]]], overlap: float
-) -> dict[str, tuple[float, float] | None]:
+) -> dict[str, tuple[float | None, float | None] | None]:
     return {name: quantile_interval(samples, share, overlap) for name, share in _SHARES}
 
 

@@ -1,5 +1,6 @@
 """A measurement for the terminal: what held, how sure it is, and what must be known before it is used."""
 
+import math
 from collections.abc import Iterable
 
 from rich.box import SIMPLE_HEAD
@@ -109,7 +110,7 @@ def _quantile(figure: Percentiles, name: str) -> str:
     interval = figure.interval.get(name)
     if interval is None:
         return f"{text} *" if name in figure.thin else text
-    low, high = interval
+    low, high = (math.inf if end is None else end for end in interval)  # JSON's null of an infinite end: it failed
     if _unit(low) == _unit(high) == _unit(value):
         return f"{text}\n{_bare(low, value)} to {_bare(high, value)}"
     return f"{text}\n{format_seconds(low)} to {format_seconds(high)}"
