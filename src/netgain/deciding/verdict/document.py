@@ -122,6 +122,7 @@ class HandoffCost(msgspec.Struct, frozen=True, kw_only=True):
     bytes: float | None = None
     used_tokens: float | None = None
     wasted_tokens: float | None = None
+    wasted_bytes: float | None = None
     waited_s: float | None = None
     busy_s: float | None = None
     hidden_s: float | None = None

@@ -16,6 +16,7 @@ FIGURES: Mapping[str, str] = {
     "netgain_handoff_bytes_total": "bytes",
     "netgain_handoff_used_tokens_total": "used_tokens",
     "netgain_handoff_wasted_tokens_total": "wasted_tokens",
+    "netgain_handoff_wasted_bytes_total": "wasted_bytes",
     "netgain_handoff_waited_seconds_total": "waited_s",
     "netgain_handoff_busy_seconds_total": "busy_s",
     "netgain_handoff_hidden_seconds_total": "hidden_s",
