@@ -30,6 +30,7 @@ from netgain.deciding.compare.show import show
 from netgain.deciding.compare.write import write_comparison
 from netgain.deciding.decide.budget import parse_budget
 from netgain.deciding.decide.prepared import to_go_on_with
+from netgain.deciding.decide.settings import parse_loads
 from netgain.deciding.experiment.arms.described import Described, describe, describes_an_arm
 from netgain.deciding.experiment.verdict import MINIMUM_EFFECT
 from netgain.deciding.report.progress import TerminalProgress
@@ -56,7 +57,12 @@ def compare(
     ],
     workload: Workload = "chat",
     concurrency: Annotated[
-        int | None, typer.Option(help="Requests in flight (1 where no rate is given).", show_default=False)
+        str | None,
+        typer.Option(
+            help="Requests in flight, or several such as 1,2,4,8: from which load on is which side faster? 1 where no rate is "
+            "given.",
+            show_default=False,
+        ),
     ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests per second, arriving at random (Poisson), whatever is in flight.")
@@ -194,6 +200,7 @@ def compare(
     if rate is not None and concurrency is not None:
         raise UsageError("--concurrency is a closed loop and --rate an open one: give one of them")
     folder = resume or output or unused(_FOLDER / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-compare")
+    loads = (1,) if concurrency is None else parse_loads(concurrency)
     quality = None
     if texts is not None or tasks is not None:
         quality = QualityAsked(
@@ -227,7 +234,8 @@ def compare(
         may_reset=reset_caches,
         promises_identity=same_tokens,
         workload=workload,
-        concurrency=1 if concurrency is None else concurrency,
+        concurrency=loads[0],
+        loads=loads if len(loads) > 1 else (),
         rate_per_s=rate,
         quick=quick,
         budget_s=None if budget is None else parse_budget(budget),
@@ -260,7 +268,8 @@ def compare(
     verdict = outcome.analysis.verdict
     if outcome.stopped is not None:
         return INTERRUPTED
-    return of_verdict(verdict.decision, verdict.void, gate)
+    lost = outcome.sweep is not None and any(point.decision == "reject" for point in outcome.sweep.points)
+    return of_verdict("reject" if gate and lost else verdict.decision, verdict.void, gate)
 
 
 def _arm(sources: list[str]) -> Described | None:

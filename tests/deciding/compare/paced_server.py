@@ -82,11 +82,12 @@ class Paced:
         self.known.add(prompt)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        began_s = asyncio.get_running_loop().time()
+        due_s = asyncio.get_running_loop().time() + self.asked.first_s
         count = min(body["max_tokens"], self.asked.most)
         kind = "chat" if "messages" in body else "text"
         for place in range(count):
-            due_s = began_s + self.asked.first_s + place * self.asked.token_s
+            crowd = self.requests - self.ended - 1
+            due_s += (self.asked.token_s + self.asked.crowd_s * crowd) * (place > 0)
             await asyncio.sleep(max(0.0, due_s - asyncio.get_running_loop().time()))
             text = f"{self.asked.says}{place} "
             part = {"delta": {"content": text}} if kind == "chat" else {"text": text}
@@ -108,6 +109,9 @@ def main() -> None:
     parser.add_argument("--card", default="{}")
     parser.add_argument("--first-s", type=float, default=0.004)
     parser.add_argument("--token-s", type=float, default=0.004)
+    parser.add_argument(
+        "--crowd-s", type=float, default=0.0, help="More for each token, by each other request in flight."
+    )
     parser.add_argument("--most", type=int, default=8)
     parser.add_argument("--says", default="word")
     parser.add_argument("--salts", type=int, default=1)

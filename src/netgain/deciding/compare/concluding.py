@@ -13,6 +13,7 @@ from netgain.deciding.compare.planning import Plan
 from netgain.deciding.compare.running import LOOPBACK, check_servers
 from netgain.deciding.compare.settings import Settings
 from netgain.deciding.decide.context import context
+from netgain.deciding.decide.sweeping import blocks_of, detailed
 from netgain.deciding.experiment.checks import check_trial
 from netgain.deciding.experiment.conduct import how_far
 from netgain.deciding.experiment.cost import costs_of_blocks
@@ -52,17 +53,20 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
         doubts=tuple(f"the run was {told}, by somebody who could see how it went" for told in stopped),
         greedy=all(item.temperature == 0.0 for item in design.items),
         quality=measured.quality,
+        load_of=design.load_of if design.loads else None,
     )
+    shown = detailed(trial.observations, design)
+    blocks = blocks_of(trial.blocks, shown)
     handoffs, handoffs_unknown = handoff_costs(measured.handoffs)
     judged = judge_sides(trial.observations, checks, ready.ruling, settings, way)
     analysis, arms = with_metrics(
         judged.analysis,
         [
-            arm_report(name, command, trial.observations, trial.blocks, measured.resident[name])
+            arm_report(name, command, shown, blocks, measured.resident[name])
             for name, command in measured.commands.items()
         ],
         trial.fresh,
-        _stages(measured),
+        {} if design.loads else _stages(measured),  # of several loads together they would be of none
     )
     return Comparison(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -90,8 +94,8 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
         else costs_of_blocks(
             settings.price,
             devices_of(ready.ruling.rows),
-            trial.observations,
-            trial.blocks,
+            shown,
+            blocks,
             None if settings.slo is None else parse_slo(settings.slo),
         ),
         cache_state=_cache_state(ready, design),
@@ -114,6 +118,7 @@ def conclude(settings: Settings, ready: Prepared, planned: Plan, measured: Measu
         grown=measured.grown,
         stopped="interrupted" if trial.stopped else None,
         budget=measured.budget,
+        sweep=judged.sweep,
     )
 
 
@@ -138,7 +143,7 @@ def _asked(settings: Settings, ready: Prepared, design: Design) -> Asked:
         workload=ready.workload.name,
         workload_digest=ready.workload.digest,
         prompts=len({item.id for item in design.items}),
-        load=f"closed loop, {count(settings.concurrency, 'request')} in flight"
+        load=f"closed loop, {settings.in_flight}"
         if settings.rate_per_s is None
         else f"open loop, {settings.rate_per_s:g} requests per second (Poisson)",
         concurrency=settings.concurrency if settings.rate_per_s is None else None,
@@ -151,6 +156,7 @@ def _asked(settings: Settings, ready: Prepared, design: Design) -> Asked:
         minimum_effect=settings.minimum_effect,
         promises_identity=settings.promises_identity,
         form="quick" if settings.quick else "full",
+        loads=settings.loads,
     )
 
 
@@ -211,7 +217,7 @@ def _cannot_show(settings: Settings, design: Design) -> tuple[str, ...]:
             "within these starts."
         )
     said += [
-        f"Other loads: {count(settings.concurrency, 'request')} in flight, the next sent when one ends (closed loop). Queueing "
+        f"Other loads: {settings.in_flight}, the next sent when one ends (closed loop). Queueing "
         "at a given arrival rate is not shown."
         if settings.rate_per_s is None
         else f"Other loads, and long queues: {settings.rate_per_s:g} requests per second, in blocks of "

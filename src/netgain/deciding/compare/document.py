@@ -30,7 +30,7 @@ def document_of(outcome: Comparison) -> VerdictDocument:
             digest=asked.workload_digest,
             prompts=asked.prompts,
             output_tokens_at_most=asked.output_tokens_at_most,
-            concurrency=() if asked.concurrency is None else (asked.concurrency,),
+            concurrency=asked.loads or (() if asked.concurrency is None else (asked.concurrency,)),
             rate_per_s=asked.rate_per_s,
             temperature=asked.temperature,
             slo=asked.slo,
@@ -77,7 +77,7 @@ def document_of(outcome: Comparison) -> VerdictDocument:
         deploy=_deploy(outcome),
         differing=tuple(row.says for row in outcome.fields if row.state in ("overridden", "on purpose", "differs")),
     )
-    return publish(outcome.analysis, about)
+    return publish(outcome.analysis, about, outcome.sweep)
 
 
 def _deploy(outcome: Comparison) -> tuple[Deployable, ...]:

@@ -1,7 +1,7 @@
 """From the observations of a comparison to its verdict: the statistics of every experiment, with what is special here: sides that
 may not be the same model, answers of other lengths, and resources that differ on purpose."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,8 @@ from netgain.deciding.decide.quality import for_verdict
 from netgain.deciding.experiment.analyse import Analysis, Terms, analyse
 from netgain.deciding.experiment.identity import compare_tokens
 from netgain.deciding.experiment.observation import Observation
+from netgain.deciding.experiment.sweep import Sweep
+from netgain.deciding.experiment.sweeping import analyse_loads
 from netgain.deciding.experiment.verdict import Check
 from netgain.deciding.verdict.quality import Quality
 from netgain.measuring.workload.slo import parse_slo
@@ -37,12 +39,13 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     caveats: tuple[str, ...]
     quality: Quality | None
     lossy: tuple[str, ...]
+    sweep: Sweep | None = None
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """How the observations came about. `greedy`: all prompts were sampled so (None: not known). `rates`: output tokens per
     second of each result by side (None: blocks, one after another, tell). `doubts`, `scope` and `advice` as in `Terms`.
-    `quality`: what was measured of it beside the speed."""
+    `quality`: what was measured of it beside the speed. `load_of`: the load of a group, where there are several (None: one)."""
 
     advice: str
     paired: bool = True
@@ -51,6 +54,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     scope: str | None = None
     rates: Mapping[str, tuple[float | None, ...]] | None = None
     quality: QualityJudged | None = None
+    load_of: Callable[[int], int] | None = None
 
 
 def judge_sides(
@@ -77,7 +81,8 @@ def judge_sides(
         scope=way.scope,
         advice=way.advice,
     )
-    analysis = analyse(observations, terms, checks)
+    swept = None if way.load_of is None else analyse_loads(observations, way.load_of, terms, checks)
+    analysis = analyse(observations, terms, checks) if swept is None else swept.analysis
     result = None
     if ruling.kind == "scaling":
         shown = throughput_of_blocks(observations, settings.seed)
@@ -102,4 +107,5 @@ def judge_sides(
             None if settings.quality is None else settings.quality.scorer,
         ),
         lossy=answers.reasons,
+        sweep=None if swept is None else swept.sweep,
     )

@@ -13,6 +13,7 @@ from netgain.deciding.experiment.agreement import Counted
 from netgain.deciding.experiment.analyse import Analysis
 from netgain.deciding.experiment.block import Block
 from netgain.deciding.experiment.spending import BudgetAccount
+from netgain.deciding.experiment.sweep import Sweep
 from netgain.deciding.report.outcome import ArmReport
 from netgain.deciding.verdict.document import HandoffCost
 from netgain.deciding.verdict.quality import Quality
@@ -23,7 +24,8 @@ VERSION = 1
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked, after defaults. Of results: as far as they tell."""
+    """What was asked, after defaults. Of results: as far as they tell. `loads`: of a sweep over several, of which
+    `concurrency` is the lowest."""
 
     workload: str | None
     workload_digest: str | None
@@ -39,6 +41,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     minimum_effect: float
     promises_identity: bool
     form: Literal["quick", "full", "results"]
+    loads: tuple[int, ...] = ()
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +66,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     why it ended before all was measured (None: it did not). `counted`: what the servers that were started here counted, beside
     what the client did. `handoffs`: what they cost the sides that tell it (None: none does), `handoffs_unknown`: why it is not
     known of the others. `cost`: at the price that was given (None: none was). `budget`: what became of it (None: there was
-    none)."""
+    none). With a `sweep` over loads `analysis`, `arms` and `cost` are of the lowest of them, under the verdict for all."""
 
     schema: Literal["netgain.comparison"] = SCHEMA
     version: int = VERSION
@@ -94,6 +97,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     handoffs_unknown: dict[str, str] = {}
     cost: Costs | None = None
     budget: BudgetAccount | None = None
+    sweep: Sweep | None = None
 
     @property
     def word(self) -> str:

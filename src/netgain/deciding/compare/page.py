@@ -10,7 +10,8 @@ from netgain.deciding.experiment.arms.settings_told import ArmSettings
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.report import svg
 from netgain.deciding.report.html import templates
-from netgain.deciding.report.slo_svg import slo_curve_svg
+from netgain.deciding.report.slo_svg import attained_svg, slo_curve_svg
+from netgain.deciding.report.sweep_svg import sweep_svg
 from netgain.deciding.report.timeline_svg import timeline_svg
 from netgain.measuring.observe.names import Figure
 
@@ -45,6 +46,8 @@ def _pictures(outcome: Comparison) -> dict[str, Markup | None]:
     shares = {name: arm.stage_share for name, arm in arms.items()}
     return {
         "interval": None if primary is None else svg.interval_svg(primary, analysis.verdict.threshold, None),
+        "sweep": None if outcome.sweep is None else sweep_svg(outcome.sweep, analysis.verdict.threshold),
+        "attained": attained_svg(outcome.sweep),
         "waterfall": None if analysis.waterfall is None else svg.waterfall_svg(analysis.waterfall),
         "e2e": svg.ecdf_svg({name: arm.e2e_s for name, arm in arms.items()}, "end-to-end seconds", 1.0),
         "tpot": svg.ecdf_svg({name: arm.tpot_s for name, arm in arms.items()}, "milliseconds per output token", 1e3),

@@ -1,7 +1,7 @@
 """How much of a comparison is measured: groups of prompts under starts of the servers, within the time or the budget there is."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,13 @@ from netgain.deciding.compare.settings import Settings
 from netgain.deciding.decide.budget import Estimate, estimate, within
 from netgain.deciding.decide.growing import growing_design, most_starts
 from netgain.deciding.decide.prepared import FREE, check_same, kept, settings_tree
+from netgain.deciding.decide.prompts import prompts_wanted
 from netgain.deciding.decide.settings import Form
+from netgain.deciding.decide.sweeping import sizes
 from netgain.deciding.experiment.design import Design, grouped
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.spending import BudgetAccount, Extent, extent_of
+from netgain.deciding.experiment.sweeping import expected_s, sweep_design
 from netgain.measuring.client.narrator import Narrator
 from netgain.measuring.measurement.result import Server
 from netgain.measuring.workload.item import Workload
@@ -69,12 +72,18 @@ def plan(
         in_flight = settings.rate_per_s * request_s
         form = msgspec.structs.replace(form, group_size=max(form.group_size, math.ceil(QUEUES * in_flight)))
     pace = _pace(settings, form, request_s)
-    asked, form = form, form.fitted(*pace)
+
+    def seconds(form: Form) -> float:
+        if settings.loads:
+            return expected_s(_swept(settings, form, workload, repeatable), lambda _: request_s)
+        return form.expected_s(*pace)
+
+    asked, form = form, _fitted(settings, form, pace, seconds)
     held: int | None = None
     if len(settings.started) < 2:
-        expected_s = form.expected_s(*pace)
-        lost = _lost(settings.budget_s, asked, form, expected_s)
-        cost = _running(settings, form, expected_s, start_s, devices)
+        measuring_s = seconds(form)
+        lost = _lost(settings, asked, form, measuring_s)
+        cost = _running(settings, form, measuring_s, start_s, devices)
         for said in (f"the experiment: {cost.says}", *lost):
             narrator.found(said)
         groups = form.groups
@@ -89,18 +98,20 @@ def plan(
     else:
 
         def priced(form: Form) -> Estimate:
-            return estimate(form, form.expected_s(*pace), start_s, settings.devices, settings.devices_assumed)
+            return estimate(form, seconds(form), start_s, settings.devices, settings.devices_assumed)
 
         asked = form
         if settings.budget_s is not None:
             form, lost = within(settings.budget_s, form, priced)
         cost = priced(form)
-        held, expected_s = cost.arms * cost.devices, 3600.0 * cost.device_hours
+        held, measuring_s = cost.arms * cost.devices, 3600.0 * cost.device_hours
         for said in (f"the experiment: {cost.says}", *lost):
             narrator.found(said)
         chosen = workload.subset(form.starts * form.groups * form.group_size)
         most = most_starts(form, cost, settings.budget_s)
         design = growing_design(chosen.items, form, settings.concurrency, most)
+    if settings.loads:
+        design = _swept(settings, form, workload, repeatable)
     design = msgspec.structs.replace(design, mirrored=repeatable, rate_per_s=settings.rate_per_s, seed=settings.seed)
     budget = None
     if settings.budget_s is not None:
@@ -108,12 +119,33 @@ def plan(
         budget = BudgetAccount(
             asked_s=settings.budget_s,
             devices=held,
-            whole=planned if form == asked else _extent(asked, repeatable),
+            whole=planned
+            if form == asked
+            else extent_of(_swept(settings, asked, workload, repeatable))
+            if settings.loads
+            else _extent(asked, repeatable),
             planned=planned,
-            expected_s=expected_s,
+            expected_s=measuring_s,
             lost=lost,
         )
     return Plan(settings=tree_of(settings), design=design, lost=lost, budget=budget, servers=dict(servers or {}))
+
+
+def _swept(settings: Settings, form: Form, workload: Workload, mirrored: bool) -> Design:
+    """Several loads in turns, by the same design as in deciding."""
+    chosen = workload.subset(prompts_wanted(form, settings.loads)) if settings.quick else workload
+    design = sweep_design(chosen.items, settings.loads, form.starts, form.groups, form.control_every)
+    return msgspec.structs.replace(design, mirrored=mirrored)
+
+
+def _fitted(settings: Settings, form: Form, pace: tuple[float, int], seconds: Callable[[Form], float]) -> Form:
+    """Within the time that the form allows; of several loads on servers that run, within the budget."""
+    if not settings.loads or len(settings.started) == 2:
+        return form.fitted(*pace)
+    step = len(settings.loads)
+    while settings.budget_s is not None and form.groups > step * FEWEST_UNITS and seconds(form) > settings.budget_s:
+        form = msgspec.structs.replace(form, groups=max(form.groups - step, step * FEWEST_UNITS))
+    return form
 
 
 def _running(
@@ -135,12 +167,17 @@ def _extent(form: Form, mirrored: bool) -> Extent:
     return Extent(starts=form.starts, groups=form.starts * form.groups, blocks=blocks)
 
 
-def _lost(budget_s: float | None, asked: Form, given: Form, expected_s: float) -> tuple[str, ...]:
+def _lost(settings: Settings, asked: Form, given: Form, expected_s: float) -> tuple[str, ...]:
     """What a budget of time takes from the form on running servers, and whether it is exceeded all the same."""
+    budget_s = settings.budget_s
     if budget_s is None:
         return ()
     said = []
-    if (given.groups, given.group_size) != (asked.groups, asked.group_size):
+    if settings.loads and given.groups != asked.groups:
+        said.append(
+            f"Budget: {count(given.groups, 'group')} over all loads in place of {asked.groups}, so intervals are wider."
+        )
+    elif (given.groups, given.group_size) != (asked.groups, asked.group_size):
         said.append(
             f"Budget: {count(given.groups, 'group')} of {count(given.group_size, 'prompt')} in place of {asked.groups} of "
             f"{asked.group_size}, so intervals are wider."
@@ -159,14 +196,14 @@ def announcement(design: Design, request_s: float) -> str:
     starts = f" over {count(fewest.starts, 'server start')}" if fewest.starts > 1 else ""
     more = f"; up to {design.starts} starts where noise is large" if fewest is not design else ""
     return (
-        f"comparing: {count(len(fewest.groups), 'group')} of {count(len(fewest.groups[0]), 'prompt')}{starts}, servers in turn "
+        f"comparing: {count(len(fewest.groups), 'group')} of {sizes(fewest)}{starts}, servers in turn "
         f"(about {_expected_s(fewest, request_s) / 60:.1f} min, if requests take as long as the first ones{more})"
     )
 
 
 def _expected_s(design: Design, request_s: float) -> float:
     if design.rate_per_s is None:
-        return design.requests * request_s / design.concurrency
+        return expected_s(design, lambda _: request_s)
     return design.requests / design.rate_per_s + design.blocks * request_s
 
 

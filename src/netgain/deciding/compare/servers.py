@@ -41,6 +41,7 @@ from netgain.deciding.experiment.growth import Growth
 from netgain.deciding.experiment.journal import FILE
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, CONTROL
 from netgain.deciding.experiment.spending import Spending
+from netgain.deciding.experiment.sweeping import check_prompts
 from netgain.deciding.experiment.trial_file import write_records
 from netgain.errors import NetgainError, Unavailable
 from netgain.measuring.client.narrator import Narrator
@@ -59,7 +60,9 @@ async def compare_servers(settings: Settings, narrator: Narrator) -> Comparison:
     overrides = overrides_of(settings.overrides)
     if settings.quality is not None:
         check_files(settings.quality.texts, settings.quality.tasks, settings.quality.scorer)
-    load_traffic(settings.workload)  # refused before anything is started
+    traffic = load_traffic(settings.workload)  # refused before anything is started
+    if settings.loads:
+        check_prompts(len(traffic.items), settings.loads)
     before = plan_before(settings) if settings.resume else None
     if before is None:
         check_unused(settings)

@@ -9,7 +9,7 @@ from netgain.cost.price import Price
 from netgain.deciding.compare.rule import Kind
 from netgain.deciding.decide.settings import FULL as FULL_OF_STARTS
 from netgain.deciding.decide.settings import QUICK as QUICK_OF_STARTS
-from netgain.deciding.decide.settings import Form
+from netgain.deciding.decide.settings import Form, check_loads
 from netgain.deciding.experiment.arms.described import Described
 from netgain.deciding.experiment.quality_gate import QualityLimits
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
@@ -62,7 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     servers' caches may be reset (others may use them). `budget_s`: for the experiment, of started arms in device-seconds.
     `rate_per_s`: requests come at that rate (Poisson) instead of keeping `concurrency` in flight.
     `starts`: of each arm, where both are started here (None: as many as the form has). `resume`: `output` holds a run
-    that ended before its end. `quality` None: it is not measured. `price`: what both sides cost is told as well."""
+    that ended before its end. `quality` None: it is not measured. `price`: what both sides cost is told as well. `loads`: several
+    concurrencies to compare at, in ascending order, the first of which is `concurrency`; empty for a single one."""
 
     output: Path
     baseline: SideAsked
@@ -89,13 +90,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = False
     quality: QualityAsked | None = None
     price: Price | None = None
+    loads: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
+        check_loads(self.loads, self.concurrency)
+        if self.loads and self.kind == "scaling":
+            raise UsageError(
+                "--scaling tells the throughput at one load; give one, or leave --scaling out to see up to which load the "
+                "candidate is faster"
+            )
         if self.rate_per_s is not None:
             Poisson(self.rate_per_s)  # refuses what is no rate
-            if self.concurrency != 1:
+            if self.concurrency != 1 or self.loads:
                 raise UsageError("--concurrency is a closed loop and --rate an open one: give one of them")
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"the seed is {self.seed}; it must lie in [0, 2^32)")
@@ -152,6 +160,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return before == after and self.baseline.model == self.candidate.model
 
     @property
+    def in_flight(self) -> str:
+        """The load of a closed loop, in words."""
+        if self.loads:
+            return f"{', '.join(map(str, self.loads))} requests in flight"
+        return f"{count(self.concurrency, 'request')} in flight"
+
+    @property
     def form(self) -> Form:
         base = QUICK if self.quick else FULL
         if len(self.started) == 2:
@@ -177,7 +192,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
         asked = {
             "--workload": self.workload != "chat",
-            "--concurrency": self.concurrency != 1,
+            "--concurrency": self.concurrency != 1 or bool(self.loads),
             "--rate": self.rate_per_s is not None,
             "--quick": self.quick,
             "--budget": self.budget_s is not None,

@@ -12,7 +12,7 @@ from netgain.deciding.experiment.statistics import Effect
 from netgain.deciding.report.cost import print_costs
 from netgain.deciding.report.figures import number, seconds, share, times
 from netgain.deciding.report.handoffs import print_handoffs
-from netgain.deciding.report.terminal import COLOURS, print_budget
+from netgain.deciding.report.terminal import COLOURS, print_budget, print_sweep
 
 MARKS = {"equal": "=", "not needed": "=", "unknown": "?", "overridden": "override", "on purpose": "on purpose"}
 
@@ -29,6 +29,7 @@ def show(outcome: Comparison, console: Console) -> None:
     ]
     console.print(Panel("\n".join(lines), title=escape(outcome.title), border_style=COLOURS[verdict.decision]))
     print_budget(outcome.budget, console)
+    print_sweep(outcome.sweep, console)
     console.print(_effects(outcome))
     console.print(_arms(outcome))
     print_costs(outcome.cost, console)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from netgain.deciding.decide.settings import Settings
+from netgain.deciding.decide.settings import Form, Settings
 from netgain.deciding.experiment.identity import said
 from netgain.deciding.experiment.resampling import FEWEST_UNITS
 from netgain.deciding.experiment.sweeping import TURNS
@@ -23,10 +23,7 @@ def times(number: int) -> str:
 def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
     """The prompts of this run: a fixed subset in the quick form, outputs capped, sampling fixed by seed."""
     form = settings.form
-    wanted = max(
-        form.starts * form.groups * form.group_size, *(form.starts * TURNS * load for load in settings.loads), 0
-    )
-    chosen = workload.subset(wanted) if settings.quick else workload
+    chosen = workload.subset(prompts_wanted(form, settings.loads)) if settings.quick else workload
     return tuple(
         msgspec.structs.replace(
             item,
@@ -36,6 +33,11 @@ def prepare_items(workload: Workload, settings: Settings) -> tuple[Item, ...]:
         )
         for place, item in enumerate(chosen.items)
     )
+
+
+def prompts_wanted(form: Form, loads: Sequence[int]) -> int:
+    """How many prompts the form needs, so that each load of a sweep over `loads` (none: a single one) is kept up."""
+    return max(form.starts * form.groups * form.group_size, *(form.starts * TURNS * load for load in loads), 0)
 
 
 def cannot_show(

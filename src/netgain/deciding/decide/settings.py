@@ -156,8 +156,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         _check_beyond(self)
         if self.concurrency < 1:
             raise UsageError(f"the concurrency is {self.concurrency}; it must be at least 1")
-        if self.loads and (self.loads[0] != self.concurrency or any(b <= a for a, b in itertools.pairwise(self.loads))):
-            raise UsageError(f"the loads are {', '.join(map(str, self.loads))}; give each once, in ascending order")
+        check_loads(self.loads, self.concurrency)
         if not 0 <= self.seed < 2**32:  # prompts derive seeds of their own from it, which servers read into 64 bits
             raise UsageError(f"the seed is {self.seed}; it must lie in [0, 2^32)")
         if self.temperature is not None and not 0.0 <= self.temperature <= 2.0:
@@ -261,6 +260,12 @@ def _check_beyond(settings: Settings) -> None:
             "dram, or "
             "compare two descriptions whose start hooks empty it (netgain compare)"
         )
+
+
+def check_loads(loads: tuple[int, ...], concurrency: int) -> None:
+    """Raises UsageError for such as no sweep over them can be meant. `concurrency`: what stands for all of them."""
+    if loads and (loads[0] != concurrency or any(after <= before for before, after in itertools.pairwise(loads))):
+        raise UsageError(f"the loads are {', '.join(map(str, loads))}; give each once, in ascending order")
 
 
 def parse_loads(text: str) -> tuple[int, ...]:

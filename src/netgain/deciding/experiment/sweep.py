@@ -77,6 +77,11 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     crossover_says: str
     says: str
 
+    @property
+    def predicted(self) -> bool:
+        """Whether something was said of any load before the run."""
+        return any(point.predicted is not None for point in self.points)
+
 
 def each_confidence(loads: int, confidence: float = CONFIDENCE) -> float:
     """That of one interval, so that `loads` of them hold the truth together."""

@@ -38,10 +38,7 @@ def sweep_design(
 
     Raises UsageError when there are too few prompts to keep the highest load busy.
     """
-    if len(items) < loads[-1]:
-        raise UsageError(
-            f"{len(items)} prompts cannot keep {loads[-1]} requests in flight; leave that load out, or give a workload with more"
-        )
+    check_prompts(len(items), loads)
     rounds = max(math.ceil(FEWEST_UNITS / starts), groups // len(loads))
     dealt = {load: grouped(items, starts * rounds, max(2, TURNS * load)) for load in loads}
     found: list[tuple[Item, ...]] = []
@@ -55,6 +52,14 @@ def sweep_design(
     return Design(
         groups=tuple(found), concurrency=loads[0], starts=starts, control_every=control_every, loads=tuple(order)
     )
+
+
+def check_prompts(prompts: int, loads: Sequence[int]) -> None:
+    """Raises UsageError when there are too few prompts to keep the highest load busy."""
+    if prompts < loads[-1]:
+        raise UsageError(
+            f"{prompts} prompts cannot keep {loads[-1]} requests in flight; leave that load out, or give a workload with more"
+        )
 
 
 def expected_s(design: Design, request_s: Callable[[int], float]) -> float:

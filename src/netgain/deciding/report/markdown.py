@@ -105,12 +105,13 @@ def _primary(document: VerdictDocument) -> list[str]:
 def _loads(document: VerdictDocument) -> list[str]:
     if document.sweep is None:
         return []
+    predicted = document.sweep.predicted
     rows = [
         (
             str(point.concurrency),
             times(None if point.effect is None else point.effect.ratio),
             _between(point.effect),
-            times(point.predicted),
+            *((times(point.predicted),) if predicted else ()),
             point.decision,
         )
         for point in document.sweep.points
@@ -120,7 +121,7 @@ def _loads(document: VerdictDocument) -> list[str]:
         "",
         sentence(f"{document.sweep.says}; {document.sweep.crossover_says}"),
         "",
-        *table(("Requests in flight", "Speedup", "Interval", "Predicted", "Verdict"), rows),
+        *table(("Requests in flight", "Speedup", "Interval", *(("Predicted",) if predicted else ()), "Verdict"), rows),
         f"Intervals hold together at {document.sweep.confidence * 100:.4g} %. Figures below are of one of these loads.",
         "",
     ]

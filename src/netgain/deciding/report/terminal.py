@@ -9,6 +9,7 @@ from rich.table import Table
 
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.experiment.spending import BudgetAccount
+from netgain.deciding.experiment.sweep import Sweep
 from netgain.deciding.report.cost import print_costs
 from netgain.deciding.report.figures import ms, number, rate, share, signed_share, times
 from netgain.deciding.report.handoffs import print_handoffs
@@ -39,7 +40,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         Panel("\n".join(lines), title=escape(f"{outcome.title} on {outcome.asked.workload}"), border_style=colour)
     )
     print_budget(outcome.budget, console)
-    _sweep(outcome, console)
+    print_sweep(outcome.sweep, console)
     _figures(outcome, console)
     print_costs(outcome.cost, console)
     print_handoffs(outcome.handoffs, outcome.handoffs_unknown, console)
@@ -68,12 +69,13 @@ def print_budget(budget: BudgetAccount | None, console: Console) -> None:
         console.print(f"[{colour}]-[/] {escape(said)}", highlight=False, soft_wrap=True)
 
 
-def _sweep(outcome: Outcome, console: Console) -> None:
-    found = outcome.sweep
+def print_sweep(found: Sweep | None, console: Console) -> None:
+    """The effect at each load, where there are several."""
     if found is None:
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("in flight", "speedup", f"interval ({found.confidence:.0%} together)", "predicted", "tokens/s"):
+    predicted = ("predicted",) if found.predicted else ()
+    for name in ("in flight", "speedup", f"interval ({found.confidence:.0%} together)", *predicted, "tokens/s"):
         table.add_column(name, justify="right")
     table.add_column("verdict")
     for point in found.points:
@@ -83,12 +85,12 @@ def _sweep(outcome: Outcome, console: Console) -> None:
             str(point.concurrency),
             times(effect.ratio if effect else None),
             within,
-            times(point.predicted),
+            *((times(point.predicted),) if predicted else ()),
             f"{number(point.baseline_tokens_per_s, 1)} -> {number(point.candidate_tokens_per_s, 1)}",
             f"[{COLOURS[point.decision]}]{point.decision}[/]",
         )
     console.print(table)
-    console.print(f"[dim]what follows is of {outcome.asked.concurrency} in flight[/]", highlight=False)
+    console.print(f"[dim]what follows is of {found.points[0].concurrency} in flight[/]", highlight=False)
 
 
 def _figures(outcome: Outcome, console: Console) -> None:
