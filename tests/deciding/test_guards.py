@@ -1,5 +1,8 @@
 """Guards: tails against relative limits or a promised SLO, failures, and what few data cannot show."""
 
+import msgspec
+
+from netgain.deciding.experiment.analyse import Terms, analyse
 from netgain.deciding.experiment.guards import Limits, judge_guards
 from netgain.deciding.experiment.observation import BASELINE, CANDIDATE, Observation
 from netgain.deciding.experiment.tails import Tails
@@ -93,3 +96,23 @@ def test_several_guards_share_one_level(make_record):
     guards = judged(observed(make_record, {}, {}), parse_slo("ttft=1s,itl=1s,e2e=9s"))
     assert len(guards) == 4
     assert min(guard.level for guard in guards) <= 0.025 / len(guards) + 1e-12
+
+
+def test_a_gain_of_answers_without_a_token_is_not_adopted_and_the_reason_is_told(make_trial):
+    """No number of such answers would tell the time of a first token, so none is said to decide it."""
+    trial = [
+        msgspec.structs.replace(
+            one,
+            record=msgspec.structs.replace(
+                one.record, first_token_s=None, first_text_s=None, chunk_times_s=(), chunk_tokens=(), output_tokens=0
+            ),
+        )
+        if one.arm == CANDIDATE
+        else one
+        for one in make_trial(speedup=2.0)
+    ]
+    verdict = analyse(trial, Terms(promises_identity=False)).verdict
+    assert verdict.decision == "inconclusive"
+    assert any("did they hold tokens?" in reason for reason in verdict.reasons)
+    assert verdict.needed is None
+    assert not any("would decide it" in reason for reason in verdict.reasons)

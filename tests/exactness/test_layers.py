@@ -124,7 +124,7 @@ def file_of(llm: LLM, folder: Path, tokens: tuple[int, ...]) -> Path:
     """Where the last block of these tokens is stored."""
     one = llm.built.engine
     assert one._tiering is not None
-    chain = KeyChain(one._tiering.root(one._namespace, b""), 16)
+    chain = KeyChain(one._tiering.envelope.root(one._namespace, b""), 16)
     chain.extend(tokens)
     (found,) = (
         file for file in folder.rglob("*.kv") if unpack_head(file.read_bytes()).stored.part.key == chain.keys[-1]

@@ -294,6 +294,22 @@ async def test_what_is_in_a_slow_tier_is_stored_in_the_fast_one_only() -> None:
     assert served.engine.tier_counters()["tier_stored_bytes/tier1"] - stored < 2 * stored / 10
 
 
+@pytest.mark.parametrize("layer_groups", [1, 4])
+async def test_what_a_tier_could_not_give_is_stored_anew_as_soon_as_it_was_computed(layer_groups: int) -> None:
+    spoilt = Bad(WallClock(), 0, 0.0)
+    served = Served(make_engine(WallClock(), spoilt, policy="always", layers=4, layer_groups=layer_groups))
+    await served.run(request("a", text(1, 30)))
+    await served.settle()
+    spoilt.all_spoilt = True
+    await served.run(request("b", text(1, 30)))
+    await served.settle()
+    spoilt.all_spoilt = False
+    assert served.kv("b").loaded_tokens == 0
+    await served.run(request("c", text(1, 30)))
+    assert served.kv("c").loaded_tokens == 28
+    assert served.right(request("c", text(1, 30)))
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("thread", [False, True])
 def test_whatever_goes_wrong_no_token_is_wrong(seed: int, thread: bool) -> None:

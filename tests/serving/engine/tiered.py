@@ -49,7 +49,9 @@ class Timed(RecallExecutor):
 
 
 class Bad(DramMedium):
-    """Loses, spoils, delays and refuses, each as often as asked."""
+    """Loses, spoils, delays and refuses, each as often as asked; all that is read while `all_spoilt`."""
+
+    all_spoilt = False
 
     def __init__(self, clock, seed: int, rate: float) -> None:
         super().__init__(LRU(1 << 24))
@@ -66,6 +68,8 @@ class Bad(DramMedium):
             await self._clock.sleep(self._random.choice([0.001, 0.01, 0.1]))
         if self._random.random() < self._rate / 4:
             raise Fault(FaultKind.ERROR, "the medium is not well")
+        if self.all_spoilt:
+            return [None if data is None else bytes(len(data)) for data in found]
         return [None if data is None else self._touched(bytes(data)) for data in found]
 
     def _touched(self, data: bytes) -> bytes | None:

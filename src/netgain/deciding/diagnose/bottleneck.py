@@ -86,7 +86,8 @@ def _first_token(parts: Decomposition) -> list[str]:
     cached = "an unknown number" if parts.cached_tokens is None else f"{parts.cached_tokens:.0f}"
     return [
         f"First token after {ms(parts.ttft_s)} in the server: {told}; {cached} of "
-        f"{parts.prompt_tokens:.0f} prompt tokens came from the prefix cache. Loading the model is outside (warmed up)."
+        f"{parts.prompt_tokens:.0f} prompt tokens came from a cache (the device's or a KV tier). "
+        "Loading the model is outside (warmed up)."
     ]
 
 

@@ -105,9 +105,12 @@ def judge(evidence: Evidence, minimum_effect: float = MINIMUM_EFFECT) -> Verdict
     if decision == "inconclusive" and not void:
         needed = needed_to_decide(evidence.primary, minimum_effect, evidence.spent, evidence.confidence)
         found = finding(evidence.primary, margin)
-        if found != "same" and not (
+        untold = any(guard.candidate is None for guard in evidence.guards)
+        if found == "faster" and untold:
+            needed = None  # more of the same would not tell it either
+        elif found != "same" and not (
             found == "faster" and evidence.doubts
-        ):  # each doubt says itself what would remove it
+        ):  # a doubt says itself what would remove it
             full_form = evidence.control is not None
             looping = _only_loops(evidence, margin)
             reasons += next_steps(
@@ -244,6 +247,10 @@ def _only_loops(evidence: Evidence, margin: float) -> bool:
 def _guard_says(guard: Guard) -> str:
     if guard.name == "failed share":
         return f"more requests fail: {_share(guard.candidate)} against {_share(guard.baseline)}"
+    if guard.candidate is None:
+        return (
+            f"guard {guard.name}: the candidate's is not known, as none of its answers told it (did they hold tokens?)"
+        )
     shown = "is above" if guard.state == "breached" else "may be above"
     return (
         f"guard {guard.name}: {_ms(guard.candidate)} {shown} the limit of {_ms(guard.limit)} ({guard.basis}; "

@@ -9,7 +9,10 @@ from netgain.deciding.experiment.observation import BASELINE, CANDIDATE
 from netgain.deciding.report.figures import seconds, size
 from netgain.deciding.verdict.document import HandoffCost
 
-COLUMNS = ("Handoff", "Arm", "Number", "Failed", "Bytes", "Tokens used", "Tokens wasted", "Waited", "Busy", "Hidden")
+COLUMNS = (
+    *("Handoff", "Arm", "Number", "Failed", "Bytes", "Bytes wasted", "Tokens used", "Tokens wasted"),
+    *("Waited", "Busy", "Hidden"),
+)
 BASIS = (
     "Handoffs explain a difference and may not be added up to one: some ran hidden behind something else (hidden: the known part "
     "of busy), and some are shared by a batch"
@@ -62,6 +65,7 @@ def _cells(costs: Costs, unknown: Mapping[str, str], kind: str, arm: str) -> tup
         _count(found.handoffs),
         _count(found.failed),
         _bytes(found.bytes),
+        _bytes(found.wasted_bytes),
         _count(found.used_tokens),
         _count(found.wasted_tokens),
         *(seconds(value) for value in (found.waited_s, found.busy_s, found.hidden_s)),

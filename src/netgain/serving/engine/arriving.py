@@ -1,6 +1,7 @@
 """The end of a prefix on its way into the pool, layer by layer, while what follows it is computed: when to begin, how long a
 step may wait for it, and what becomes of both."""
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping
 
@@ -129,9 +130,10 @@ class Overlaps:
         hidden_s = sum(tail.took_s[one.came_before :])
         if one.alone and pass_s is not None and hidden_s > 0:
             self._learn(one, pass_s, hidden_s, seconds - one.placed_s - one.waited_s)
-            # by groups of layers it may all take longer, too: what reads and checks them has more, and smaller, pieces to do
+            # by groups of layers it may all take longer, too: what reads and checks them has more, and smaller, pieces to do;
+            # by the usual one, since a late one would have been late for whole blocks, too, and links are known without those
             whole_s = self._choice.whole_s(load, tail.first)
-            more_s = 0.0 if whole_s is None else sum(tail.took_s) - whole_s
+            more_s = 0.0 if whole_s is None else statistics.median(tail.took_s) * len(tail.took_s) - whole_s
             self._choice.hiding.observed(hidden_s, seconds - pass_s + more_s)
         return True
 

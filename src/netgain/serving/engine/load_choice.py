@@ -86,9 +86,9 @@ class LoadChoice:
         return self._layered(load, first, load.end - first, load.links).blocks
 
     def whole_s(self, load: Load, first: int) -> float | None:
-        """The transfer of the blocks from the one numbered `first` on, if they came whole, by what links cost when asked."""
-        places = load.places[first : load.end]
-        return load_s(places, load.links, self._object_bytes, self._options.group)
+        """To have the blocks from the one numbered `first` on in the pool, if they came whole, by what links cost when asked."""
+        links = [_behind(link, self.placing.fit()) for link in load.links]
+        return load_s(load.places[first : load.end], links, self._object_bytes, self._options.group)
 
     def pass_s(self, sequence: Queued, blocks: int) -> float | None:
         """The first step of what follows the first `blocks` blocks."""

@@ -26,6 +26,7 @@ from netgain.serving.engine.sequence import SequenceState
 from netgain.serving.engine.step_plan import Published, StepPlan
 from netgain.serving.engine.storing import Storing
 from netgain.serving.engine.tier_report import COUNTED, named_counters
+from netgain.serving.engine.whereabouts import Whereabouts
 from netgain.serving.tiers.envelope import Envelope
 from netgain.serving.tiers.kv_store import KVStore, Loaded, Located
 from netgain.serving.tiers.layered import LayersLoaded, group_starts
@@ -61,7 +62,7 @@ class Tiering:
         bounds = {"block_tokens": self._block_tokens, "room": room, "at_once": at_once}
         self.storing = Storing(store, memory, scheduler.pool, runner, clock, collector, **bounds)
         self._loads: dict[str, Load] = {}
-        self._there: dict[str, Mapping[bytes, int | None]] = {}  # what tiers have, of running requests
+        self._there = Whereabouts()
         self._ahead_bytes = 0
         self._lookups, self._links = Lookups(PROBE_EVERY_S), KnownLinks(PROBE_EVERY_S)
         self._mailbox = Mailbox(clock)
@@ -159,15 +160,14 @@ class Tiering:
 
     def published(self, generation: Generation, blocks: Sequence[Published]) -> None:
         """Blocks of a running request became findable."""
-        there = self._there.get(generation.request.id, {})
-        self.storing.published(generation.chain.root, blocks, there)
+        self.storing.published(generation.chain.root, blocks, self._there.of(generation.request.id))
 
     def ended(self, generation: Generation) -> None:
         """The request ended, in whatever way; called before the scheduler finishes it."""
         name = generation.request.id
         if (load := self._loads.get(name)) is not None:
             self._drop(load, self._clock.now())
-        self._there.pop(name, None)
+        self._there.forget(name)
         if for_s := min(generation.request.pin_s, self._options.pin_s):
             self._runner.start(self._store.pin(tuple(generation.chain.keys), for_s, generation.request.tenant))
         self._account.answered(generation)
@@ -216,7 +216,7 @@ class Tiering:
         if found is not None:
             self._lookups.answered(found.seconds)
         places = () if found is None else found.places
-        self._there[load.sequence.id] = dict(zip(load.keys, places, strict=False))
+        self._there.located(load, places)
         load.links = () if found is None else found.links
         load.places = tuple(place for place in takewhile(lambda place: place is not None, places) if place is not None)
         kv.found_tokens += len(load.places) * self._block_tokens
@@ -257,6 +257,7 @@ class Tiering:
 
     def _arrived(self, load: Load, first: int, loaded: Loaded | None, now_s: float) -> None:
         self._links.learnt(load.places)
+        self._there.came(load, first, () if loaded is None else loaded.blocks)
         if self._loads.get(load.sequence.id) is not load:
             self._account.late(load, first, loaded)
             return
@@ -285,6 +286,7 @@ class Tiering:
 
     def _layers_arrived(self, load: Load, first: int, layers: LayersLoaded | None, now_s: float) -> None:
         tail = load.tail
+        self._there.came(load, first, () if layers is None else layers.layers)
         if tail is not None and self._loads.get(load.sequence.id) is load:
             self._links.sampled(load.places[tail.first : load.end], now_s)
             tail.take(load, layers, now_s)
