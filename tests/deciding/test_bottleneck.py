@@ -56,5 +56,5 @@ def test_a_flat_step_cost_is_told_as_shared_cost_and_a_steep_one_as_proportional
 def test_first_token_time_is_separated_before_it_is_explained(make_record):
     found = find_bottleneck(facts([make_record(prefill_s=2.0, token_s=0.001, tokens=4)]))
     assert found.place == "prefill"
-    assert any("prefix cache" in line and "prefill" in line for line in found.evidence)
+    assert any("from a cache" in line and "prefill" in line for line in found.evidence)
     assert any("so prefill compute is the problem" in line for line in found.cannot_conclude)

@@ -122,6 +122,6 @@ def test_a_run_that_is_judged_by_other_requests_than_were_counted_tells_nothing(
 def test_figures_that_are_not_told_are_unknown_and_a_verdict_from_before_says_nothing_of_them():
     costs = (HandoffCost(arm=BASELINE, kind="kv_tier", handoffs=2.0, bytes=3 * 2.0**20, busy_s=0.5),)
     (row, other) = handoff_rows(costs, {})
-    assert row[2:] == ("2", "unknown", "3 MiB", "unknown", "unknown", "unknown", "500 ms", "unknown")
+    assert row[2:] == ("2", "unknown", "3 MiB", "unknown", "unknown", "unknown", "unknown", "500 ms", "unknown")
     assert other[2] == "none"
     assert len(list(handoff_notes(None, {}))) == 2
