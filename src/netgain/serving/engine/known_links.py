@@ -2,53 +2,29 @@
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
-from netgain.ledger.clock import Clock
-
-_SKIPPED_AT_MOST = 16
+from collections.abc import Iterable
 
 
 class Lookups:
-    """What it takes to find out where KV is, and how often something is found; after `every_s` without a question, or
-    _SKIPPED_AT_MOST requests without one, a question is worth it to learn that."""
+    """What it takes to find out where KV is; after `every_s` without a question one is worth it, to learn that."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._took_s: deque[float] = deque(maxlen=16)
-        self._held_s: deque[float] = deque(maxlen=16)
-        self._found: deque[bool] = deque(maxlen=64)
         self._asked_s = float("-inf")
-        self._skipped = 0
         self._just_asked = False
 
     def worth(self, compute_s: float, now_s: float) -> bool:
-        """Whether to ask, for what would take so long to compute: that much is saved at most, as often as something is found."""
-        took_s = max((statistics.median(known) for known in (self._took_s, self._held_s) if known), default=0.0)
-        often = (sum(self._found) + 0.5) / (len(self._found) + 1)
-        known = self._skipped < _SKIPPED_AT_MOST and now_s - self._asked_s < self._every_s
-        if known and compute_s * often < took_s:
-            self._skipped += 1
-            return False
-        return True
+        """Whether to ask, for what would take so long to compute."""
+        return (
+            not self._took_s or compute_s >= statistics.median(self._took_s) or now_s - self._asked_s >= self._every_s
+        )
 
     def asked(self, now_s: float) -> None:
-        self._asked_s, self._skipped, self._just_asked = now_s, 0, True
+        self._asked_s, self._just_asked = now_s, True
 
-    def answered(self, seconds: float, found: bool) -> None:
-        """Tiers took `seconds` to say whether they have something."""
+    def answered(self, seconds: float) -> None:
         self._took_s.append(seconds)
-        self._found.append(found)
-
-    @contextmanager
-    def holding(self, clock: Clock, most_s: float) -> Iterator[float]:
-        """A step is held back for an answer, until the time given at the most: the way to the tiers' thread and back is in it."""
-        begun_s = clock.now()
-        try:
-            yield begun_s + most_s
-        finally:
-            self._held_s.append(clock.now() - begun_s)
 
     def near(self, within_s: float) -> bool:
         """Whether something was asked since this was called last, and answers come within that time."""

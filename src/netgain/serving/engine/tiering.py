@@ -103,11 +103,11 @@ class Tiering:
     async def answers(self) -> None:
         """Wait a moment for tiers that were just asked, if they are known to be quick."""
         if self._lookups.near(PATIENCE_S):
-            with self._lookups.holding(self._clock, PATIENCE_S) as until_s:
-                while self._clock.now() < until_s and any(not load.located for load in self._loads.values()):
-                    if self._mailbox:
-                        return
-                    await self.wait(until_s)
+            until_s = self._clock.now() + PATIENCE_S
+            while self._clock.now() < until_s and any(not load.located for load in self._loads.values()):
+                if self._mailbox:
+                    return
+                await self.wait(until_s)
 
     def turn(self, now_s: float) -> None:
         """At the start of a step: what was published goes out, what has come is taken in, what is late is given up."""
@@ -213,9 +213,9 @@ class Tiering:
         kv = load.kv
         load.generation.timeline.add(Stage.CACHE_LOOKUP, load.begun_s, now_s)
         kv.lookup_s = (kv.lookup_s or 0.0) + now_s - load.begun_s
-        places = () if found is None else found.places
         if found is not None:
-            self._lookups.answered(found.seconds, bool(places) and places[0] is not None)
+            self._lookups.answered(found.seconds)
+        places = () if found is None else found.places
         self._there.located(load, places)
         load.links = () if found is None else found.links
         load.places = tuple(place for place in takewhile(lambda place: place is not None, places) if place is not None)
